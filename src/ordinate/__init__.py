@@ -1,0 +1,35 @@
+"""ordinate: every position encoding exact, fast and visible."""
+
+from . import positions as positions
+from . import scaling as scaling
+from .attention.api import Explanation as Explanation
+from .attention.api import attention as attention
+from .attention.api import explain as explain
+from .attention.layer import KVCache as KVCache
+from .attention.layer import MultiHeadAttention as MultiHeadAttention
+from .attention.varlen import attention_varlen as attention_varlen
+from .bias.alibi import ALiBi as ALiBi
+from .bias.clipped import ClippedBias as ClippedBias
+from .bias.shaw import Shaw as Shaw
+from .bias.t5 import T5Bias as T5Bias
+from .bias.types import Bias as Bias
+from .bias.types import DistanceBias as DistanceBias
+from .bias.types import KeyBias as KeyBias
+from .bias.types import LinearBias as LinearBias
+from .bias.types import RowBias as RowBias
+from .bias.types import SumBias as SumBias
+from .catalog import Entry as Entry
+from .catalog import catalog as catalog
+from .catalog import create as create
+from .embed.learned import Learned as Learned
+from .embed.sinusoidal import Sinusoidal as Sinusoidal
+from .encoding import Combined as Combined
+from .encoding import NoPE as NoPE
+from .encoding import PositionEncoding as PositionEncoding
+from .rotate.layout import to_half as to_half
+from .rotate.layout import to_interleaved as to_interleaved
+from .rotate.rope import RoPE as RoPE
+from .rotate.rotation import Rotation as Rotation
+from .rotate.rotation import rerotate as rerotate
+
+__version__ = "0.1.0"

@@ -1,0 +1,347 @@
+"""The public attention: checks, positions, and the choice of an implementation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..bias.types import Bias
+from ..checks import check_choice, check_floating, check_number, check_positive_int, check_rank
+from ..encoding import Lengths, PositionEncoding
+from . import chunked, fused, reference, sdpa
+from .call import Call
+from .mask import Mask
+
+Impl = Literal["auto", "reference", "chunked", "sdpa", "fused"]
+
+# In order of preference: "auto" takes the first that has no reason against a call.
+_IMPLEMENTATIONS: dict[str, ModuleType] = {
+    "fused": fused,
+    "sdpa": sdpa,
+    "chunked": chunked,
+    "reference": reference,
+}
+
+
+def attention(
+    q: Float[Tensor, "batch heads q_len head_dim"],
+    k: Float[Tensor, "batch kv_heads k_len head_dim"],
+    v: Float[Tensor, "batch kv_heads k_len v_dim"],
+    encoding: PositionEncoding | None = None,
+    *,
+    bias: Bias | None = None,
+    causal: bool = False,
+    q_positions: Int[Tensor, "..."] | None = None,
+    k_positions: Int[Tensor, "..."] | None = None,
+    lengths: Lengths | None = None,
+    x: Float[Tensor, "batch seq d_model"] | None = None,
+    q_segment_ids: Int[Tensor, "#batch q_len"] | None = None,
+    k_segment_ids: Int[Tensor, "#batch k_len"] | None = None,
+    key_padding_mask: Bool[Tensor, "#batch k_len"] | None = None,
+    window: int | None = None,
+    dropout_p: float = 0.0,
+    softcap: float | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    impl: Impl = "auto",
+) -> (
+    Float[Tensor, "batch heads q_len v_dim"]
+    | tuple[Float[Tensor, "batch heads q_len v_dim"], Float[Tensor, "batch heads q_len"]]
+):
+    """Softmax attention with any position encoding.
+
+    ``softmax(softcap(q·k · scale) + bias) · v``, computed in float32 (float64 for float64) and
+    returned in the dtype of q. A query that sees no key gives zeros.
+
+    Args:
+        encoding: Rotates q and k and adds its bias; q and k come **unrotated**.
+        bias: In place of an encoding, for keys that are rotated already (a cache).
+        causal: Masks go by index, aligned to the bottom right: query i of Lq sees keys
+            j <= i + Lk - Lq, whatever the positions.
+        q_positions, k_positions: What the encoding sees, see `PositionEncoding`. Left out, keys count
+            from 0 and queries are aligned to the end of the keys.
+        lengths: Sequence lengths, for scalings that depend on them.
+        x: The layer's input, for encodings whose bias depends on it.
+        q_segment_ids, k_segment_ids: Packed sequences: only pairs of equal ids see each other. With
+            equal lengths, keys follow the queries.
+        key_padding_mask: True at padding, as in ``torch.nn.MultiheadAttention``.
+        window: See only ``0 <= i - j < window`` if causal, ``|i - j| < window`` if not.
+        dropout_p: Probability of dropping an attention weight. Pass 0 outside of training.
+        softcap: Bound the content logits to ±softcap by tanh, before the bias is added.
+        scale: Default ``encoding.logit_factor / sqrt(head_dim)``.
+        return_lse: Also return the logsumexp of each query's logits, ``-inf`` where it sees no key.
+        impl: A named implementation is obeyed or refused with every reason; ``"auto"`` chooses, and
+            `explain` tells what and why.
+
+    Raises:
+        ValueError, TypeError: An argument breaks a rule; the message names it, the rule and the value.
+        NotImplementedError: The named ``impl`` cannot do this call; the message lists every reason.
+
+    Example:
+        >>> q, k, v = (torch.randn(1, heads, 16, 32) for heads in (8, 2, 2))
+        >>> ordinate.attention(q, k, v, ordinate.RoPE(32), causal=True).shape
+        torch.Size([1, 8, 16, 32])
+    """
+    call = _prepare(
+        q, k, v, encoding, bias=bias, causal=causal, q_positions=q_positions,
+        k_positions=k_positions, lengths=lengths, x=x, q_segment_ids=q_segment_ids,
+        k_segment_ids=k_segment_ids, key_padding_mask=key_padding_mask, window=window,
+        dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
+    )  # fmt: skip
+    return run(call, impl)
+
+
+def run(call: Call, impl: str):
+    """Choose an implementation for a prepared call and run it."""
+    module = _choose(call, impl)
+    with torch.autocast(call.q.device.type, enabled=False):
+        out, lse = module.run(call)
+    return (out, lse) if call.return_lse else out
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which implementation a call gets, and why the others were passed over."""
+
+    chosen: str | None
+    reasons: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.reasons))
+        lines = []
+        for name, reasons in self.reasons.items():
+            if name == self.chosen:
+                lines.append(f"{name:<{width}}  chosen")
+            elif reasons:
+                lines.extend(f"{name:<{width}}  no: {reason}" for reason in reasons)
+            else:
+                lines.append(f"{name:<{width}}  would do, not preferred")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(*args, impl: Impl = "auto", **kwargs) -> Explanation:
+    """What `attention` would do with the same arguments, without doing it.
+
+    Example:
+        >>> q = k = v = torch.randn(1, 8, 16, 32)
+        >>> print(ordinate.explain(q, k, v, ordinate.ALiBi(8), causal=True))
+        fused      no: fused kernels are not part of this version
+        sdpa       no: a bias (LinearBias) would have to be a dense mask
+        chunked    chosen
+        reference  would do, not preferred
+    """
+    check_choice("impl", impl, ("auto", *_IMPLEMENTATIONS))
+    call = _prepare(*args, **kwargs)
+    reasons = {name: module.unsupported_reasons(call) for name, module in _IMPLEMENTATIONS.items()}
+    if impl == "auto":
+        return Explanation(next(name for name in reasons if not reasons[name]), reasons)
+    return Explanation(None if reasons[impl] else impl, reasons)
+
+
+def _choose(call: Call, impl: str) -> ModuleType:
+    check_choice("impl", impl, ("auto", *_IMPLEMENTATIONS))
+    if impl == "auto":
+        return next(m for m in _IMPLEMENTATIONS.values() if not m.unsupported_reasons(call))
+    reasons = _IMPLEMENTATIONS[impl].unsupported_reasons(call)
+    if reasons:
+        raise NotImplementedError(f"impl={impl!r} cannot do this call: " + "; ".join(reasons))
+    return _IMPLEMENTATIONS[impl]
+
+
+def _prepare(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionEncoding | None = None,
+    *,
+    bias: Bias | None = None,
+    causal: bool = False,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
+    lengths: Lengths | None = None,
+    x: Tensor | None = None,
+    q_segment_ids: Tensor | None = None,
+    k_segment_ids: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    window: int | None = None,
+    dropout_p: float = 0.0,
+    softcap: float | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Call:
+    """Check every argument, rotate, and describe the bias and the mask."""
+    check_qkv(q, k, v)
+    mask = _build_mask(q, k, causal, window, q_segment_ids, k_segment_ids, key_padding_mask)
+    q, k, bias = apply_encoding(
+        q, k, encoding, bias, q_positions, k_positions, lengths, x, causal=causal
+    )
+    return finish(
+        q, k, v, encoding, bias, mask,
+        dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
+    )  # fmt: skip
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_rank(name, tensor, "batch, heads, seq, head_dim")
+        check_floating(name, tensor)
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensor.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{name} must be on the device of q, {q.device}, got {tensor.device}")
+        if tensor.shape[0] != q.shape[0]:
+            raise ValueError(f"{name} must have batch size {q.shape[0]}, got {tensor.shape[0]}")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k must have the head_dim of q, {q.shape[-1]}, got {k.shape[-1]}")
+    if v.shape[1:3] != k.shape[1:3]:
+        raise ValueError(
+            f"v must have the heads and length of k, {list(k.shape[1:3])}, got {list(v.shape[1:3])}"
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f"heads of q must be a multiple of the kv_heads {k.shape[1]} of k, got {q.shape[1]}"
+        )
+
+
+def _build_mask(
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    window: int | None,
+    q_segment_ids: Tensor | None,
+    k_segment_ids: Tensor | None,
+    key_padding_mask: Tensor | None,
+) -> Mask:
+    batch, q_len, k_len = q.shape[0], q.shape[2], k.shape[2]
+    if window is not None:
+        check_positive_int("window", window)
+    if k_segment_ids is not None and q_segment_ids is None:
+        raise ValueError("q_segment_ids must be given along with k_segment_ids, got None")
+    if q_segment_ids is not None and k_segment_ids is None:
+        if q_len != k_len:
+            raise ValueError(
+                f"k_segment_ids must be given when lengths differ, got {q_len} queries and {k_len} keys"
+            )
+        k_segment_ids = q_segment_ids
+    q_segments = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
+    k_segments = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
+    if key_padding_mask is not None and key_padding_mask.dtype != torch.bool:
+        raise TypeError(
+            "key_padding_mask must be bool with True at padding "
+            f"(for a Hugging Face attention_mask: attention_mask == 0), got {key_padding_mask.dtype}"
+        )
+    padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, q.device)
+    return Mask(
+        q_len, k_len, k_len - q_len, bool(causal), window,
+        q_segments=q_segments, k_segments=k_segments, key_padding=padding,
+    )  # fmt: skip
+
+
+def _per_token(
+    name: str, tensor: Tensor | None, batch: int, seq: int, device: torch.device
+) -> Tensor | None:
+    if tensor is None:
+        return None
+    if tensor.is_floating_point():
+        raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+    rows = tensor[None] if tensor.dim() == 1 else tensor
+    if rows.dim() != 2 or rows.shape[1] != seq or rows.shape[0] not in (1, batch):
+        raise ValueError(f"{name} must be [{seq}] or [{batch}, {seq}], got {list(tensor.shape)}")
+    if rows.device != device:
+        raise ValueError(f"{name} must be on {device}, got {rows.device}")
+    return rows
+
+
+def apply_encoding(
+    q: Tensor,
+    k: Tensor,
+    encoding: PositionEncoding | None,
+    bias: Bias | None,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    lengths: Lengths | None,
+    x: Tensor | None,
+    *,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Bias | None]:
+    """q and k rotated, and the bias checked against them."""
+    if encoding is not None:
+        if not isinstance(encoding, PositionEncoding):
+            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        if bias is not None:
+            raise ValueError("bias must be None when an encoding is given, which brings its own")
+        bias = encoding.bias(q, k, q_positions, k_positions, x=x)
+        q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=lengths)
+    else:
+        unused = {"q_positions": q_positions, "k_positions": k_positions, "lengths": lengths, "x": x}
+        for name, value in unused.items():
+            if value is not None:
+                raise ValueError(f"{name} must be None without an encoding, which would read it")
+    if bias is not None:
+        _check_bias(bias, q, k, causal)
+    return q, k, bias
+
+
+def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
+    if not isinstance(bias, Bias):
+        raise TypeError(
+            f"bias must be one of ordinate's bias types (a dense matrix is not), "
+            f"got {type(bias).__name__}"
+        )
+    if bias.causal_only and not causal:
+        raise ValueError(
+            "causal must be True with this bias, which rewards keys of the future "
+            "(ALiBi: pass symmetric=True for attention in both directions), got False"
+        )
+    for part in getattr(bias, "parts", (bias,)):
+        batch, q_len, k_len = part.shape
+        expected = (q.shape[0], q.shape[2], k.shape[2])
+        if batch not in (1, expected[0]) or q_len not in (None, expected[1]) or k_len != expected[2]:
+            raise ValueError(
+                f"bias must be made for batch, queries and keys {list(expected)}, "
+                f"got {[batch, q_len, k_len]}"
+            )
+        if part.heads != q.shape[1]:
+            raise ValueError(f"bias must have the {q.shape[1]} heads of q, got {part.heads}")
+
+
+def finish(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionEncoding | None,
+    bias: Bias | None,
+    mask: Mask,
+    *,
+    dropout_p: float,
+    softcap: float | None,
+    scale: float | None,
+    return_lse: bool,
+) -> Call:
+    check_number("dropout_p", dropout_p, at_least=0)
+    if dropout_p >= 1:
+        raise ValueError(f"dropout_p must be less than 1, got {dropout_p:g}")
+    if softcap is not None:
+        check_number("softcap", softcap, above=0)
+    if scale is None:
+        scale = (1.0 if encoding is None else encoding.logit_factor) / math.sqrt(q.shape[-1])
+    else:
+        check_number("scale", scale)
+    call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), bool(return_lse))
+    if call.has_value_term:
+        for part in call.parts:
+            values = getattr(part, "values", None)
+            if values is not None and values.shape[-1] != v.shape[-1]:
+                raise ValueError(
+                    f"v must have the head_dim {values.shape[-1]} of the bias's values, "
+                    f"got {v.shape[-1]}"
+                )
+    return call

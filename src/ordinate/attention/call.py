@@ -1,0 +1,51 @@
+"""One attention call, checked and complete: what every implementation receives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..bias.types import Bias, RowBias, SumBias
+from .mask import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """q and k are rotated already; nothing here is optional to honour."""
+
+    q: Float[Tensor, "batch heads q_len head_dim"]
+    k: Float[Tensor, "batch kv_heads k_len head_dim"]
+    v: Float[Tensor, "batch kv_heads k_len v_dim"]
+    bias: Bias | None
+    mask: Mask
+    scale: float
+    softcap: float | None
+    dropout_p: float
+    return_lse: bool
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def parts(self) -> tuple[Bias, ...]:
+        if self.bias is None:
+            return ()
+        return self.bias.parts if isinstance(self.bias, SumBias) else (self.bias,)
+
+    @property
+    def has_value_term(self) -> bool:
+        return any(isinstance(part, RowBias) and part.values is not None for part in self.parts)
+
+
+Result = tuple[Tensor, Tensor]  # output [batch, heads, q, v_dim], logsumexp [batch, heads, q]
+
+
+def scaled_dense(bias: Bias, scale: float, dtype: torch.dtype) -> Tensor:
+    """One summand's matrix as it enters the logits."""
+    dense = bias.dense().to(dtype)
+    return dense * scale if bias.scaled else dense

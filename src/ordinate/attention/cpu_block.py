@@ -1,0 +1,139 @@
+"""One block of queries through PyTorch's fused CPU kernel.
+
+A bias that depends on distance alone, and a causal or windowed mask, are together one vector per
+head: entry n holds the n-th diagonal. Seen through overlapping strides that vector *is* the block's
+mask, so the kernel reads a dense mask nobody ever wrote. Its strides run forward only, hence the
+block's queries are flipped.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..bias.types import Bias
+from .mask import Mask
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def fits(
+    q: Tensor,
+    v: Tensor,
+    parts: tuple[Bias, ...],
+    mask: Mask,
+    softcap: float | None,
+    dropout_p: float,
+) -> bool:
+    """Whether the kernel can do this call, block by block."""
+    return (
+        q.device.type == "cpu"
+        and q.dtype in _DTYPES
+        and q.shape[-1] == v.shape[-1]
+        and softcap is None
+        and dropout_p == 0
+        and mask.by_distance
+        and all(part.diagonals() is not None for part in parts)
+    )
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: tuple[Bias, ...],
+    mask: Mask,
+    scale: float,
+    rows: slice,
+    seen: slice,
+    out: Tensor,
+    lse: Tensor,
+) -> None:
+    """Write one block's output and logsumexp."""
+    if seen.start == seen.stop:
+        return
+    view = _mask_view(q, parts, mask, scale, rows, seen)
+    groups = q.shape[1] // k.shape[1]
+    for g in range(groups):  # the kernel wants as many key heads as query heads
+        block, block_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q[:, g::groups, rows].flip(2),
+            k[:, :, seen],
+            v[:, :, seen],
+            attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,
+            scale=scale,
+        )
+        out[:, g::groups, rows] = block.flip(2)
+        lse[:, g::groups, rows] = block_lse.flip(2)
+    blind = ~_sees_any(mask, rows, q.device)
+    lse[:, :, rows] = lse[:, :, rows].masked_fill(blind, -math.inf)
+
+
+def pull_back(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: tuple[Bias, ...],
+    mask: Mask,
+    scale: float,
+    rows: slice,
+    seen: slice,
+    grad_q: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Add one block's share to the gradients of q, k and v (a bias that needs its own goes another way)."""
+    view = _mask_view(q, parts, mask, scale, rows, seen)
+    groups = q.shape[1] // k.shape[1]
+    for g in range(groups):
+        flipped = [x[:, g::groups, rows].flip(2) for x in (grad, q, out)]
+        shares = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            flipped[0],
+            flipped[1],
+            k[:, :, seen],
+            v[:, :, seen],
+            flipped[2],
+            lse[:, g::groups, rows].flip(2),
+            0.0,
+            False,
+            attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,
+            scale=scale,
+        )
+        grad_q[:, g::groups, rows] = shares[0].flip(2)
+        grad_k[:, :, seen] += shares[1]
+        grad_v[:, :, seen] += shares[2]
+
+
+def _mask_view(
+    q: Tensor, parts: tuple[Bias, ...], mask: Mask, scale: float, rows: slice, seen: slice
+) -> Tensor | None:
+    """The block's bias and mask as ``[batch or 1, heads or 1, rows, keys]`` over one vector a head."""
+    cut = mask.block(rows, seen)
+    vector = None
+    if not cut.sees_all:
+        count = cut.q_len + cut.k_len - 1
+        distance = cut.q_len - 1 - torch.arange(count, device=q.device) + cut.offset
+        hidden = ~cut.visible_distances(distance)
+        vector = torch.zeros(1, 1, count, device=q.device).masked_fill_(hidden, -math.inf)
+    for part in parts:
+        diagonals = part.block(rows, seen).diagonals()
+        assert diagonals is not None
+        diagonals = diagonals.float() * scale if part.scaled else diagonals.float()
+        vector = diagonals if vector is None else vector + diagonals
+    return None if vector is None else vector.unfold(-1, cut.k_len, 1)
+
+
+def _sees_any(mask: Mask, rows: slice, device: torch.device) -> Tensor:
+    index = torch.arange(rows.start, rows.stop, device=device) + mask.offset
+    first, last = torch.zeros_like(index), torch.full_like(index, mask.k_len - 1)
+    if mask.causal:
+        last = torch.minimum(last, index)
+    if mask.window is not None:
+        first = torch.maximum(first, index - mask.window + 1)
+        if not mask.causal:
+            last = torch.minimum(last, index + mask.window - 1)
+    return first <= last

@@ -1,0 +1,181 @@
+"""A multi-head attention layer around any encoding, with grouped queries and a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..checks import check_positive_int, check_rank
+from ..encoding import PositionEncoding
+from ..positions import as_positions, sequential
+from .api import Impl, attention
+
+
+@dataclass(eq=False)
+class KVCache:
+    """What a layer remembers of the tokens it has seen: keys, values, positions and padding.
+
+    Start with an empty one and pass it to every call; each call appends its tokens. Keys are kept
+    rotated, or as they came where the encoding's rotation depends on the length, for then the
+    rotation of old keys changes as the sequence grows.
+    """
+
+    k: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
+    v: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
+    positions: Int[Tensor, "..."] | None = None
+    padding: Bool[Tensor, "batch seen"] | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.k is None else self.k.shape[2]
+
+    def append(self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None) -> None:
+        seen, new = len(self), k.shape[2]
+        if self.padding is not None or padding is not None:
+            empty = torch.zeros(k.shape[0], seen + new, dtype=torch.bool, device=k.device)
+            if self.padding is not None:
+                empty[:, :seen] = self.padding
+            if padding is not None:
+                empty[:, seen:] = padding
+            self.padding = empty
+        if self.k is None or self.v is None or self.positions is None:
+            self.k, self.v, self.positions = k, v, positions
+            return
+        self.k = torch.cat((self.k, k), dim=2)
+        self.v = torch.cat((self.v, v), dim=2)
+        rows = max(self.positions.shape[-2], positions.shape[-2])
+        old, added = (p.expand(*p.shape[:-2], rows, p.shape[-1]) for p in (self.positions, positions))
+        self.positions = torch.cat((old, added), dim=-1)
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention whose only knowledge of order is its encoding.
+
+    The encoding's `rotate` and `bias` are used here; its `embed` belongs before the first layer.
+
+    Args:
+        num_kv_heads: Fewer key and value heads than query heads (grouped-query attention).
+        encoding: Any `PositionEncoding`; default none. Share one instance among layers or give each
+            its own, as the encoding's paper does.
+        head_dim: Default ``d_model / num_heads``.
+        causal: Whether a token sees only itself and those before it.
+        scale: Softmax scale; default ``encoding.logit_factor / sqrt(head_dim)``. T5 has 1.0.
+
+    Example:
+        >>> layer = MultiHeadAttention(64, 8, num_kv_heads=2, encoding=ordinate.RoPE(8))
+        >>> x, cache = torch.randn(1, 5, 64), KVCache()
+        >>> steps = [layer(x[:, i : i + 1], cache=cache) for i in range(5)]
+        >>> torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        encoding: PositionEncoding | None = None,
+        *,
+        head_dim: int | None = None,
+        causal: bool = True,
+        window: int | None = None,
+        dropout_p: float = 0.0,
+        softcap: float | None = None,
+        scale: float | None = None,
+        bias: bool = False,
+        impl: Impl = "auto",
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_positive_int("d_model", d_model)
+        check_positive_int("num_heads", num_heads)
+        check_positive_int("num_kv_heads", num_kv_heads)
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
+            )
+        if head_dim is None:
+            if d_model % num_heads:
+                raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
+            head_dim = d_model // num_heads
+        self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
+        self.head_dim, self.causal, self.window = head_dim, causal, window
+        self.dropout_p, self.softcap, self.scale, self.impl = dropout_p, softcap, scale, impl
+        self.encoding = PositionEncoding() if encoding is None else encoding
+        self.q_proj = nn.Linear(d_model, num_heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.o_proj = nn.Linear(num_heads * head_dim, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        positions: Int[Tensor, "..."] | None = None,
+        *,
+        cache: KVCache | None = None,
+        lengths: int | Int[Tensor, "..."] | None = None,
+        segment_ids: Int[Tensor, "#batch seq"] | None = None,
+        key_padding_mask: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """Attend from every token of ``x`` to ``x`` and, with a cache, to all tokens before it.
+
+        Args:
+            positions: Of the tokens in ``x``. Default: they go on where the cache ends.
+            lengths: See `PositionEncoding.rotate`.
+            segment_ids: Packed sequences; not together with a cache.
+            key_padding_mask: True at tokens of ``x`` nobody may see.
+        """
+        check_rank("x", x, "batch, seq, d_model")
+        _, seq, width = x.shape
+        if width != self.d_model:
+            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        if cache is not None and segment_ids is not None:
+            raise ValueError("segment_ids must be None with a cache, which holds one sequence a row")
+        q, k, v = (
+            projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        seen = 0 if cache is None else len(cache)
+        if positions is None:
+            positions = sequential(seq, start=seen, device=x.device)[None]
+        options: dict[str, Any] = {
+            "causal": self.causal,
+            "window": self.window,
+            "softcap": self.softcap,
+            "dropout_p": self.dropout_p if self.training else 0.0,
+            "impl": self.impl,
+        }
+        if cache is None:
+            out = attention(
+                q, k, v, self.encoding, q_positions=positions, lengths=lengths, scale=self.scale,
+                q_segment_ids=segment_ids, key_padding_mask=key_padding_mask, x=x, **options,
+            )  # fmt: skip
+        else:
+            out = self._attend_cached(q, k, v, x, positions, cache, lengths, key_padding_mask, options)
+        assert isinstance(out, Tensor)
+        return self.o_proj(out.transpose(1, 2).flatten(-2))
+
+    def _attend_cached(self, q, k, v, x, positions, cache, lengths, key_padding_mask, options):
+        axes = getattr(self.encoding, "axes", 1)
+        positions = as_positions(
+            "positions", positions, batch=x.shape[0], seq=x.shape[1], device=x.device, axes=axes
+        )
+        if self.encoding.length_dependent:
+            cache.append(k, v, positions, key_padding_mask)
+            return attention(
+                q, cache.k, cache.v, self.encoding, q_positions=positions,
+                k_positions=cache.positions, lengths=lengths, x=x, scale=self.scale,
+                key_padding_mask=cache.padding, **options,
+            )  # fmt: skip
+        rotated_q, rotated_k = self.encoding.rotate(q, k, positions, positions, lengths=lengths)
+        cache.append(rotated_k, v, positions, key_padding_mask)
+        bias = self.encoding.bias(q, cache.k, positions, cache.positions, x=x)
+        scale = self.scale
+        if scale is None:
+            scale = self.encoding.logit_factor / self.head_dim**0.5
+        return attention(
+            rotated_q, cache.k, cache.v, bias=bias, scale=scale,
+            key_padding_mask=cache.padding, **options,
+        )  # fmt: skip

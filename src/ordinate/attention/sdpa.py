@@ -1,0 +1,52 @@
+"""PyTorch's own kernels, where the call is one they can express without a dense mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .call import Call
+
+
+def unsupported_reasons(call: Call) -> list[str]:
+    mask, reasons = call.mask, []
+    if call.bias is not None:
+        kinds = " + ".join(type(part).__name__ for part in call.parts)
+        reasons.append(f"a bias ({kinds}) would have to be a dense mask")
+    if call.softcap is not None:
+        reasons.append("softcap is not among its arguments")
+    if call.return_lse:
+        reasons.append("return_lse is not among its results")
+    if mask.window is not None:
+        reasons.append("window would have to be a dense mask")
+    if mask.q_index is not None or mask.q_segments is not None:
+        reasons.append("segments would have to be a dense mask")
+    if mask.causal and not _causal_without_mask(call):
+        reasons.append(
+            f"a causal mask with {mask.q_len} queries and {mask.k_len} keys would have to be dense"
+        )
+    if mask.causal and mask.key_padding is not None:
+        reasons.append("key_padding_mask along with a causal mask would have to be dense")
+    return reasons
+
+
+def _causal_without_mask(call: Call) -> bool:
+    # is_causal aligns to the top left, which is our bottom right for equal lengths only;
+    # a single query level with the last key sees everything.
+    return call.mask.q_len in (1, call.mask.k_len) and call.mask.k_len > 0
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    mask = call.mask
+    attn_mask = None if mask.key_padding is None else ~mask.key_padding[:, None, None, :]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        call.q,
+        call.k,
+        call.v,
+        attn_mask=attn_mask,
+        dropout_p=call.dropout_p,
+        is_causal=mask.causal and mask.q_len > 1,
+        scale=call.scale,
+        enable_gqa=call.groups > 1,
+    )
+    return out, None

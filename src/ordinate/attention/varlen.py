@@ -1,0 +1,142 @@
+"""Attention over sequences of different lengths laid end to end, without padding."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..bias.types import Bias
+from ..checks import check_positive_int, check_rank
+from ..encoding import PositionEncoding
+from . import api
+from .mask import Mask
+
+
+def attention_varlen(
+    q: Float[Tensor, "q_tokens heads head_dim"],
+    k: Float[Tensor, "k_tokens kv_heads head_dim"],
+    v: Float[Tensor, "k_tokens kv_heads v_dim"],
+    cu_seqlens_q: Int[Tensor, " sequences_plus_1"],
+    cu_seqlens_k: Int[Tensor, " sequences_plus_1"] | None = None,
+    encoding: PositionEncoding | None = None,
+    *,
+    bias: Bias | None = None,
+    causal: bool = False,
+    q_positions: Int[Tensor, "..."] | None = None,
+    k_positions: Int[Tensor, "..."] | None = None,
+    lengths: Int[Tensor, " sequences"] | None = None,
+    x: Float[Tensor, "tokens d_model"] | None = None,
+    window: int | None = None,
+    dropout_p: float = 0.0,
+    softcap: float | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    impl: api.Impl = "auto",
+) -> (
+    Float[Tensor, "q_tokens heads v_dim"]
+    | tuple[Float[Tensor, "q_tokens heads v_dim"], Float[Tensor, "heads q_tokens"]]
+):
+    """`attention` for packed sequences: each sees itself alone, aligned to the bottom right.
+
+    Args:
+        cu_seqlens_q: Where each sequence's queries start, and the end of the last: ``[0, n0, n0 + n1, …]``.
+        cu_seqlens_k: The same for keys. Default: as the queries.
+        q_positions, k_positions: ``[tokens]``. Left out, each sequence's keys count from 0 and its
+            queries are aligned to the end of its keys.
+        lengths: One a sequence. Default: its largest position + 1.
+
+    The other arguments are those of `attention`.
+
+    Example:
+        >>> q = k = v = torch.randn(7, 2, 8)
+        >>> starts = torch.tensor([0, 3, 7])
+        >>> ordinate.attention_varlen(q, k, v, starts, encoding=ordinate.RoPE(8), causal=True).shape
+        torch.Size([7, 2, 8])
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_rank(name, tensor, "tokens, heads, head_dim")
+    if window is not None:
+        check_positive_int("window", window)
+    if cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens_q
+    _check_starts("cu_seqlens_q", cu_seqlens_q, q)
+    _check_starts("cu_seqlens_k", cu_seqlens_k, k)
+    if cu_seqlens_k.shape != cu_seqlens_q.shape:
+        raise ValueError(
+            f"cu_seqlens_k must describe the {len(cu_seqlens_q) - 1} sequences of cu_seqlens_q, "
+            f"got {len(cu_seqlens_k) - 1}"
+        )
+    q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+    api.check_qkv(q, k, v)
+
+    q_segments, q_index = _segments(cu_seqlens_q, q.shape[2])
+    k_segments, k_index = _segments(cu_seqlens_k, k.shape[2])
+    # Bottom right: the last query of each sequence is level with its last key.
+    q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
+    mask = Mask(
+        q.shape[2], k.shape[2], 0, bool(causal), window,
+        q_index[None], k_index[None], q_segments[None], k_segments[None],
+    )  # fmt: skip
+
+    token_lengths = None
+    if encoding is not None:
+        if q_positions is None and k_positions is None:
+            q_positions, k_positions = q_index, k_index
+        if encoding.length_dependent:
+            token_lengths = _token_lengths(
+                lengths, q_positions, k_positions, q_segments, k_segments, len(cu_seqlens_q) - 1
+            )
+    elif lengths is not None:
+        raise ValueError("lengths must be None without an encoding, which would read it")
+    q, k, bias = api.apply_encoding(
+        q, k, encoding, bias, q_positions, k_positions, token_lengths,
+        None if x is None else x[None], causal=causal,
+    )  # fmt: skip
+    call = api.finish(
+        q, k, v, encoding, bias, mask,
+        dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
+    )  # fmt: skip
+    result = api.run(call, impl)
+    if return_lse:
+        return result[0][0].transpose(0, 1), result[1][0]
+    return result[0].transpose(0, 1)
+
+
+def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
+    check_rank(name, starts, "sequences + 1")
+    if starts.is_floating_point():
+        raise TypeError(f"{name} must be an integer tensor, got {starts.dtype}")
+    if torch.compiler.is_compiling():
+        return
+    listed = starts.tolist()
+    if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
+        raise ValueError(f"{name} must rise from 0 to the {len(tokens)} tokens, got {listed}")
+
+
+def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """Each token's sequence, and its place within it."""
+    index = torch.arange(tokens, device=starts.device)
+    segments = torch.searchsorted(starts[1:].contiguous(), index, right=True)
+    return segments, index - starts[segments]
+
+
+def _token_lengths(
+    lengths: Tensor | None,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    q_segments: Tensor,
+    k_segments: Tensor,
+    sequences: int,
+) -> tuple[Tensor, Tensor]:
+    """The length of each token's sequence, for queries and for keys."""
+    if lengths is None:
+        lengths = q_segments.new_zeros(sequences)
+        pairs = ((q_positions, q_segments), (k_positions, k_segments))
+        for positions, segments in pairs:
+            if positions is not None:
+                flat = positions.flatten() if positions.dim() < 3 else positions.amax(0).flatten()
+                lengths = lengths.scatter_reduce(0, segments, flat + 1, "amax")
+    elif lengths.shape != (sequences,):
+        raise ValueError(f"lengths must be [{sequences}], one a sequence, got {list(lengths.shape)}")
+    return lengths[q_segments][None], lengths[k_segments][None]

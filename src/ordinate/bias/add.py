@@ -1,0 +1,72 @@
+"""The sum of two biases: one description where one can hold both, else a list of the two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias
+
+
+def parts_of(bias: Bias | None) -> tuple[Bias, ...]:
+    """The summands of a bias: none, itself, or the parts of a `SumBias`."""
+    if bias is None:
+        return ()
+    return bias.parts if isinstance(bias, SumBias) else (bias,)
+
+
+def add(first: Bias, second: Bias) -> Bias:
+    """The sum of two biases, merged into one description where one can hold both."""
+    if isinstance(first, SumBias) or isinstance(second, SumBias):
+        return SumBias((*parts_of(first), *parts_of(second)))
+    merged = _merge(first, second)
+    return SumBias((first, second)) if merged is None else merged
+
+
+def _merge(first: Bias, second: Bias) -> Bias | None:
+    kinds = (LinearBias, DistanceBias)
+    if not (isinstance(first, kinds) and isinstance(second, kinds)):
+        return None
+    if first.scaled != second.scaled or not _same_positions(first, second):
+        return None
+    if isinstance(first, LinearBias) and isinstance(second, LinearBias):
+        if first.symmetric != second.symmetric:
+            return None
+        return replace(first, slopes=first.slopes + second.slopes)
+    if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
+        lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
+    elif torch.compiler.is_compiling():
+        return None  # a line has no end, and how far it must be drawn is only known from the data
+    else:
+        distances = [
+            int(first.q_positions.amin() - first.k_positions.amax()),
+            int(first.q_positions.amax() - first.k_positions.amin()),
+        ]
+        tables = [bias for bias in (first, second) if isinstance(bias, DistanceBias)]
+        lo, hi = min(distances[0], tables[0].lo), max(distances[1], tables[0].hi)
+    return DistanceBias(
+        _tabulate(first, lo, hi) + _tabulate(second, lo, hi),
+        first.q_positions,
+        first.k_positions,
+        lo=lo,
+        scaled=first.scaled,
+        causal_only=first.causal_only or second.causal_only,
+    )
+
+
+def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor, "heads distances"]:
+    tensor = bias.slopes if isinstance(bias, LinearBias) else bias.table
+    distances = torch.arange(lo, hi + 1, device=tensor.device)
+    if isinstance(bias, LinearBias):
+        return -bias.slopes[:, None] * bias._span(distances)
+    return bias.table[:, bias._rows(distances)]
+
+
+def _same_positions(first: PairBias, second: PairBias) -> bool:
+    def same(a: Tensor, b: Tensor) -> bool:
+        return a is b or (not torch.compiler.is_compiling() and torch.equal(a, b))
+
+    return same(first.q_positions, second.q_positions) and same(first.k_positions, second.k_positions)

@@ -1,0 +1,103 @@
+"""ALiBi: each head penalises distance at its own rate."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..checks import check_positive_int
+from ..encoding import PositionEncoding
+from ..numerics import compute_dtype, constant
+from ..positions import resolve
+from .types import LinearBias
+
+
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """The slope of each head, by the rule of the authors' code.
+
+    For a power of two, ``2^(-8h/n)`` for h = 1 … n. For other head counts, the slopes of the power
+    of two below, followed by every other slope of the power of two above. Their order is not
+    monotone, and checkpoints depend on it.
+
+    Example:
+        >>> alibi_slopes(6)
+        (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
+    """
+    check_positive_int("num_heads", num_heads)
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * head / power) for head in range(1, 2 * power + 1, 2)]
+    return tuple(slopes + between[: num_heads - power])
+
+
+@final
+class ALiBi(PositionEncoding):
+    """Subtract ``slope · distance`` from the logits (Press et al. 2021, arXiv:2108.12409).
+
+    The bias is added after the softmax scale and is not multiplied by it. Causal by default:
+    without a causal mask the line would reward the future, so `attention` refuses it there.
+
+    Args:
+        symmetric: Penalise ``|distance|``, for attention in both directions.
+        trainable: Make the slopes a parameter, starting at the fixed ones.
+        heads: The heads this instance holds, a slice of ``num_heads`` (tensor parallelism).
+
+    Example:
+        >>> ALiBi(8).slopes_on(torch.device("cpu"))[:3]
+        tensor([0.5000, 0.2500, 0.1250])
+    """
+
+    claims = frozenset({"shift invariance", "decay with distance", "slopes"})
+
+    def __init__(
+        self,
+        num_heads: int,
+        symmetric: bool = False,
+        trainable: bool = False,
+        heads: slice | None = None,
+    ) -> None:
+        super().__init__()
+        slopes = alibi_slopes(num_heads)
+        if heads is not None:
+            if not isinstance(heads, slice):
+                raise TypeError(f"heads must be a slice of the {num_heads} heads, got {heads!r}")
+            slopes = slopes[heads]
+            if not slopes:
+                raise ValueError(f"heads must select some of the {num_heads} heads, got {heads}")
+        self.num_heads, self.symmetric, self.heads = num_heads, bool(symmetric), heads
+        self._slopes = slopes
+        self.slopes = nn.Parameter(torch.empty(len(slopes))) if trainable else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.slopes is not None:
+            with torch.no_grad():
+                self.slopes.copy_(torch.tensor(self._slopes))
+
+    def slopes_on(
+        self, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, " heads"]:
+        """The slopes, trained or fixed."""
+        if self.slopes is None:
+            return constant(self._slopes, dtype, device)
+        return self.slopes.to(dtype)
+
+    def bias(
+        self,
+        q: Float[Tensor, "batch heads q_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        q_positions: Int[Tensor, "..."] | None = None,
+        k_positions: Int[Tensor, "..."] | None = None,
+        *,
+        x: Float[Tensor, "batch seq d_model"] | None = None,
+    ) -> LinearBias:
+        queries, keys = resolve(q, k, q_positions, k_positions)
+        slopes = self.slopes_on(q.device, compute_dtype(q.dtype))
+        return LinearBias(slopes, queries, keys, symmetric=self.symmetric)
+
+    def extra_repr(self) -> str:
+        trainable = self.slopes is not None
+        return f"{self.num_heads}, symmetric={self.symmetric}, trainable={trainable}, heads={self.heads}"

@@ -1,0 +1,57 @@
+"""Clipped relative bias: one trained number for each distance, the same for all beyond the last."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..checks import check_positive_int
+from ..encoding import PositionEncoding
+from ..numerics import compute_dtype
+from ..positions import resolve
+from .types import DistanceBias
+
+
+@final
+class ClippedBias(PositionEncoding):
+    """Add ``weight[clip(distance)]`` to the logits of each head.
+
+    Often shown as "the T5 bias", which it is not: T5 shares entries between far distances
+    (`T5Bias`), this one has ``2 · max_distance + 1`` rows, row ``distance + max_distance``.
+
+    Example:
+        >>> ClippedBias(num_heads=8, max_distance=128).weight.shape
+        torch.Size([257, 8])
+    """
+
+    claims = frozenset({"shift invariance", "bucket coverage"})
+
+    def __init__(self, num_heads: int, max_distance: int) -> None:
+        super().__init__()
+        check_positive_int("num_heads", num_heads)
+        check_positive_int("max_distance", max_distance)
+        self.num_heads, self.max_distance = num_heads, max_distance
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def bias(
+        self,
+        q: Float[Tensor, "batch heads q_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        q_positions: Int[Tensor, "..."] | None = None,
+        k_positions: Int[Tensor, "..."] | None = None,
+        *,
+        x: Float[Tensor, "batch seq d_model"] | None = None,
+    ) -> DistanceBias:
+        queries, keys = resolve(q, k, q_positions, k_positions)
+        table = self.weight.t().to(compute_dtype(q.dtype))
+        return DistanceBias(table, queries, keys, lo=-self.max_distance)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads}, max_distance={self.max_distance}"

@@ -1,0 +1,117 @@
+"""T5's bias: near distances have a number each, far ones share one, logarithmically."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..checks import check_positive_int
+from ..encoding import PositionEncoding
+from ..numerics import compute_dtype, constant
+from ..positions import resolve
+from .types import DistanceBias
+
+
+def t5_buckets(
+    distances: Int[Tensor, "*shape"], num_buckets: int, max_distance: int, bidirectional: bool
+) -> Int[Tensor, "*shape"]:
+    """The bucket of each distance ``query - key``, as T5's own code assigns it.
+
+    Half of the buckets hold one distance each; the others grow logarithmically up to
+    ``max_distance``. With both directions, each has half of the buckets and keys to the right of
+    the query (negative distance) have the upper half; with one, the future shares bucket 0.
+    Logarithms are float32, for that is where the checkpoints' bucket edges come from.
+
+    Example:
+        >>> t5_buckets(torch.tensor([-1, 0, 1, 8, 128]), 32, 128, bidirectional=True)
+        tensor([17,  0,  1,  8, 15])
+    """
+    offset = torch.zeros_like(distances)
+    if bidirectional:
+        num_buckets //= 2
+        offset = torch.where(distances < 0, num_buckets, 0)
+        distances = distances.abs()
+    else:
+        distances = distances.clamp(min=0)
+    exact = num_buckets // 2
+    ratio = torch.log(distances.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    shared = exact + (ratio * (num_buckets - exact)).long()
+    return offset + torch.where(distances < exact, distances, shared.clamp(max=num_buckets - 1))
+
+
+@final
+class T5Bias(PositionEncoding):
+    """Add one trained number per head and bucket of distances (Raffel et al. 2019, arXiv:1910.10683, 2.1).
+
+    T5 shares one instance among all layers of a stack, and trains without the ``1/sqrt(head_dim)``
+    of the logits: pass ``scale=1.0`` to `attention` for its checkpoints. Choose ``max_distance`` no
+    longer than the training length, or the last buckets are never trained.
+
+    Attributes:
+        weight: ``[num_buckets, num_heads]``, as in T5's checkpoints.
+
+    Example:
+        >>> T5Bias(num_heads=8, bidirectional=True).weight.shape
+        torch.Size([32, 8])
+    """
+
+    claims = frozenset({"shift invariance", "bucket coverage"})
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive_int("num_heads", num_heads)
+        check_positive_int("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
+        if bidirectional and num_buckets % 2:
+            raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
+        exact = num_buckets // (4 if bidirectional else 2)
+        check_positive_int("max_distance", max_distance)
+        if max_distance <= exact:
+            raise ValueError(
+                f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"
+            )
+        self.num_heads, self.num_buckets = num_heads, num_buckets
+        self.max_distance, self.bidirectional = max_distance, bool(bidirectional)
+        self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
+        with torch.device("cpu"):  # also when the module itself is made on meta
+            past = self.buckets(torch.arange(max_distance + 1)).tolist()
+            self._hi = past.index(past[-1])  # from here on every distance shares the last bucket
+            self._lo = -self._hi if self.bidirectional else 0
+            self._rows = tuple(self.buckets(torch.arange(self._lo, self._hi + 1)).tolist())
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def buckets(self, distances: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """The bucket of each distance ``query - key``."""
+        return t5_buckets(distances, self.num_buckets, self.max_distance, self.bidirectional)
+
+    def bias(
+        self,
+        q: Float[Tensor, "batch heads q_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        q_positions: Int[Tensor, "..."] | None = None,
+        k_positions: Int[Tensor, "..."] | None = None,
+        *,
+        x: Float[Tensor, "batch seq d_model"] | None = None,
+    ) -> DistanceBias:
+        queries, keys = resolve(q, k, q_positions, k_positions)
+        rows = constant(self._rows, torch.int64, self.weight.device)
+        table = self.weight.to(compute_dtype(q.dtype)).t()[:, rows]
+        return DistanceBias(table, queries, keys, lo=self._lo)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_heads}, num_buckets={self.num_buckets}, "
+            f"max_distance={self.max_distance}, bidirectional={self.bidirectional}"
+        )

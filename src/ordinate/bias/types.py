@@ -1,0 +1,450 @@
+"""A bias is a description, not a matrix.
+
+What an encoding adds to the attention logits is one of a few small values. Each carries the
+positions it is looked up with and answers four questions:
+
+* ``dense()``: the whole matrix ``[batch or 1, heads, q, k]`` (q is 1 where all queries are alike). The
+  specification, and for short lengths.
+* ``block(q, k)``: the same bias for a slice of the queries and a slice of the keys.
+* ``diagonals()``: one value per diagonal, where every diagonal holds a single value (consecutive
+  positions and a bias that depends on the distance alone).
+* ``pullback(grad)``: the gradient of each of its tensors, given the gradient of ``dense()``.
+
+Fast attention asks the last three and never holds the matrix. A learned encoding computes the
+tensors here with ordinary autograd; adding one never means writing a kernel.
+
+``distance = q_position - k_position``, so the past is positive.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..numerics import compute_dtype
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Bias:
+    """The base of the bias types: frozen dataclasses whose fields are tensors or plain settings."""
+
+    #: Multiplied by the softmax scale, as ``q·k`` is (Shaw, Falcon's ALiBi); most are not.
+    scaled: bool
+    #: Rewards the future, so it is only right under a causal mask.
+    causal_only: bool
+
+    _registry: ClassVar[dict[str, type[Bias]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Bias._registry[f"{cls.__module__}.{cls.__qualname__}"] = cls
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        raise NotImplementedError
+
+    def block(self, q: slice, k: slice) -> Bias:
+        raise NotImplementedError
+
+    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
+        """Entry ``(q_len - 1 - i) + j`` is the bias of query i and key j; None if there is no such vector."""
+        return None
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        """Gradients of `tensors()`, in order; None for tensors that take none."""
+        raise NotImplementedError
+
+    def score_mod(self, scale: float | None = None) -> ScoreMod:
+        """This bias as a FlexAttention ``score_mod``.
+
+        Args:
+            scale: The softmax scale given to ``flex_attention``; needed where the bias is `scaled`.
+        """
+        lookup = self._lookup()
+        if not self.scaled:
+            return lambda score, b, h, q, k: score + lookup(b, h, q, k)
+        if scale is None:
+            raise ValueError("scale must be given to score_mod because this bias is scaled, got None")
+        return lambda score, b, h, q, k: score + scale * lookup(b, h, q, k)
+
+    def _lookup(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        raise NotImplementedError
+
+    @property
+    def heads(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        """``(batch or 1, q_len, k_len)``, for checks; q_len is None where a bias fits any number of queries."""
+        raise NotImplementedError
+
+    def tensors(self) -> list[Tensor]:
+        """The tensor fields, in order; with `spec` they make up the whole bias."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return [value for value in values if isinstance(value, Tensor)]
+
+    def spec(self) -> str:
+        """Everything that is not a tensor, as one line of text: how custom operators carry a bias."""
+        settings = [f"{type(self).__module__}.{type(self).__qualname__}"]
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            settings.append(f"{field.name}={'tensor' if isinstance(value, Tensor) else repr(value)}")
+        return ";".join(settings)
+
+    @staticmethod
+    def rebuild(tensors: Sequence[Tensor], spec: str) -> Bias:
+        """The inverse of `tensors` and `spec`; a sum has one line for each part."""
+        supply, parts = iter(tensors), []
+        for line in spec.splitlines():
+            name, *settings = line.split(";")
+            values = {}
+            for setting in settings:
+                field, text = setting.split("=", 1)
+                values[field] = next(supply) if text == "tensor" else ast.literal_eval(text)
+            parts.append(Bias._registry[name](**values))
+        return parts[0] if len(parts) == 1 else SumBias(tuple(parts))
+
+    def __add__(self, other: Bias) -> Bias:
+        from .add import add  # types come first: the rules of addition need all of them
+
+        return add(self, other) if isinstance(other, Bias) else NotImplemented
+
+
+class PairBias(Bias):
+    """A bias looked up with the positions of a query and a key."""
+
+    q_positions: Int[Tensor, "#batch q"]
+    k_positions: Int[Tensor, "#batch k"]
+
+    def distances(self) -> Int[Tensor, "batch q k"]:
+        return self.q_positions[:, :, None] - self.k_positions[:, None, :]
+
+    def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
+        """The distance on each diagonal, in the order of `Bias.diagonals`, for consecutive positions."""
+        if not (_consecutive(self.q_positions) and _consecutive(self.k_positions)):
+            return None
+        longest = self.q_positions[:, -1:] - self.k_positions[:, :1]
+        count = self.q_positions.shape[1] + self.k_positions.shape[1] - 1
+        return longest - torch.arange(count, device=longest.device)
+
+    def block(self, q: slice, k: slice) -> Bias:
+        return replace(  # type: ignore[type-var]
+            self, q_positions=self.q_positions[:, q], k_positions=self.k_positions[:, k]
+        )
+
+    def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The distance of one pair by index, for a `score_mod`; a broadcast batch is row 0."""
+        q_row = b if self.q_positions.shape[0] > 1 else b * 0
+        k_row = b if self.k_positions.shape[0] > 1 else b * 0
+        return self.q_positions[q_row, q] - self.k_positions[k_row, k]
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        batch = max(self.q_positions.shape[0], self.k_positions.shape[0])
+        return batch, self.q_positions.shape[1], self.k_positions.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBias(PairBias):
+    """``-slope · distance`` for each head, or ``-slope · |distance|`` if symmetric (ALiBi)."""
+
+    slopes: Float[Tensor, " heads"]
+    q_positions: Int[Tensor, "#batch q"]
+    k_positions: Int[Tensor, "#batch k"]
+    symmetric: bool = False
+    scaled: bool = False
+
+    @property
+    def causal_only(self) -> bool:
+        return not self.symmetric
+
+    @property
+    def heads(self) -> int:
+        return self.slopes.shape[0]
+
+    def _span(self, distance: Tensor) -> Tensor:
+        return (distance.abs() if self.symmetric else distance).to(compute_dtype(self.slopes.dtype))
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        return -self.slopes[:, None, None] * self._span(self.distances())[:, None]
+
+    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
+        distances = self.diagonal_distances()
+        if distances is None:
+            return None
+        return -self.slopes[:, None] * self._span(distances)[:, None]
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        distances = self.diagonal_distances()
+        if distances is None:
+            slopes = -torch.einsum("bhqk,bqk->h", *_same_batch(grad, self._span(self.distances())))
+        else:
+            sums = _same_batch(diagonal_sums(grad), self._span(distances))
+            slopes = -torch.einsum("bhn,bn->h", *sums)
+        return slopes.to(self.slopes.dtype), None, None
+
+    def _lookup(self):
+        return lambda b, h, q, k: -self.slopes[h] * self._span(self.distance_at(b, q, k))
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceBias(PairBias):
+    """``table[head, distance - lo]``, constant beyond both ends (T5, clipped, any function of distance)."""
+
+    table: Float[Tensor, "heads distances"]
+    q_positions: Int[Tensor, "#batch q"]
+    k_positions: Int[Tensor, "#batch k"]
+    lo: int
+    scaled: bool = False
+    causal_only: bool = False
+
+    @property
+    def hi(self) -> int:
+        """The largest distance with an entry of its own."""
+        return self.lo + self.table.shape[1] - 1
+
+    @property
+    def heads(self) -> int:
+        return self.table.shape[0]
+
+    def _rows(self, distance: Tensor) -> Tensor:
+        return distance.clamp(self.lo, self.hi) - self.lo
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        return self.table[:, self._rows(self.distances())].transpose(0, 1)
+
+    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
+        distances = self.diagonal_distances()
+        if distances is None:
+            return None
+        return self.table[:, self._rows(distances)].transpose(0, 1)
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        distances = self.diagonal_distances()
+        if distances is None:
+            distances = self.distances().flatten(1)
+            grad = grad.flatten(2)
+        else:
+            grad = diagonal_sums(grad)
+        grad, distances = _same_batch(grad, distances)
+        table = torch.zeros_like(self.table, dtype=grad.dtype)
+        for row_grad, row_distances in zip(grad, distances, strict=True):
+            table.index_add_(1, self._rows(row_distances), row_grad)
+        return table.to(self.table.dtype), None, None
+
+    def _lookup(self):
+        return lambda b, h, q, k: self.table[h, self._rows(self.distance_at(b, q, k))]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBias(Bias):
+    """One number per head and key, the same for every query (cumulative gates: FoX, CABLE).
+
+    What such encodings add for the query is constant along its row and cancels in the softmax.
+    """
+
+    vector: Float[Tensor, "batch heads k"]
+    scaled: bool = False
+    causal_only: bool = True
+
+    @property
+    def heads(self) -> int:
+        return self.vector.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        return self.vector.shape[0], None, self.vector.shape[2]
+
+    def block(self, q: slice, k: slice) -> KeyBias:
+        return replace(self, vector=self.vector[:, :, k])
+
+    def dense(self) -> Float[Tensor, "batch heads 1 k"]:
+        return self.vector[:, :, None]
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        vector = grad.sum(dim=2)
+        if self.vector.shape[0] == 1:
+            vector = vector.sum(dim=0, keepdim=True)
+        return (vector.to(self.vector.dtype),)
+
+    def _lookup(self):
+        rows = self.vector.shape[0]
+        return lambda b, h, q, k: self.vector[b if rows > 1 else b * 0, h, k]
+
+
+@dataclass(frozen=True, eq=False)
+class RowBias(PairBias):
+    """``features · table[distance]``: a bias that depends on the content of the query, or of the key.
+
+    Shaw's keys have the queries as features and clipped distances; Transformer-XL and DeBERTa fit
+    as well. Distances are clipped to the table, which starts at ``lo``.
+
+    Attributes:
+        side: Whether ``features`` belong to the queries or to the keys.
+        values: A vector per distance added to the values (Shaw et al., eq. 3). It acts after the
+            softmax and rides here so that an explicit bias carries the whole encoding.
+    """
+
+    features: Float[Tensor, "#batch heads tokens rank"]
+    table: Float[Tensor, "heads_or_1 distances rank"]
+    q_positions: Int[Tensor, "#batch q"]
+    k_positions: Int[Tensor, "#batch k"]
+    lo: int
+    side: Literal["query", "key"] = "query"
+    scaled: bool = True
+    causal_only: bool = False
+    values: Float[Tensor, "heads_or_1 distances v_dim"] | None = None
+
+    @property
+    def hi(self) -> int:
+        """The largest distance with an entry of its own."""
+        return self.lo + self.table.shape[1] - 1
+
+    @property
+    def heads(self) -> int:
+        return self.features.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        batch, q_len, k_len = super().shape
+        return max(batch, self.features.shape[0]), q_len, k_len
+
+    def block(self, q: slice, k: slice) -> Bias:
+        cut = super().block(q, k)
+        tokens = q if self.side == "query" else k
+        return replace(cut, features=self.features[:, :, tokens])  # type: ignore[type-var]
+
+    def rows(self) -> Int[Tensor, "batch q k"]:
+        """Which row of the table each query and key look up."""
+        return self.distances().clamp(self.lo, self.hi) - self.lo
+
+    def _oriented_rows(self) -> Int[Tensor, "batch 1 tokens others"]:
+        rows = self.rows()[:, None]
+        return rows if self.side == "query" else rows.transpose(-1, -2)
+
+    def _orient(self, matrix: Tensor) -> Tensor:
+        return matrix if self.side == "query" else matrix.transpose(-1, -2)
+
+    def projected(self) -> Float[Tensor, "batch heads tokens distances"]:
+        """``features · table`` for every distance: as many numbers as the table is long per token."""
+        dtype = compute_dtype(self.features.dtype)
+        return self.features.to(dtype) @ self.table.to(dtype).transpose(-1, -2)
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        projected, rows = _same_batch(self.projected(), self._oriented_rows())
+        picked = projected.gather(-1, rows.expand(-1, projected.shape[1], -1, -1))
+        return self._orient(picked)
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        grad, rows = _same_batch(self._orient(grad), self._oriented_rows())
+        dtype = grad.dtype
+        by_distance = grad.new_zeros(*grad.shape[:-1], self.table.shape[1])
+        by_distance.scatter_add_(-1, rows.expand_as(grad), grad)
+        features = by_distance @ self.table.to(dtype)
+        if self.features.shape[0] == 1:
+            features = features.sum(dim=0, keepdim=True)
+        table = torch.einsum("bhtn,bhtr->hnr", *_same_batch(by_distance, self.features.to(dtype)))
+        if self.table.shape[0] == 1:
+            table = table.sum(dim=0, keepdim=True)
+        grads = (features.to(self.features.dtype), table.to(self.table.dtype), None, None)
+        # The value term is not part of dense(), so its gradient does not come from here.
+        return grads if self.values is None else (*grads, None)
+
+    def _lookup(self):
+        projected = self.projected()
+        rows = projected.shape[0]
+
+        def lookup(b, h, q, k):
+            row = self.distance_at(b, q, k).clamp(self.lo, self.hi) - self.lo
+            token = q if self.side == "query" else k
+            return projected[b if rows > 1 else b * 0, h, token, row]
+
+        return lookup
+
+
+@dataclass(frozen=True, eq=False)
+class SumBias(Bias):
+    """Several biases that do not merge into one; each keeps its own ``scaled``."""
+
+    parts: tuple[Bias, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("parts must hold at least one bias, got none")
+
+    @property
+    def scaled(self) -> bool:
+        scaled = {part.scaled for part in self.parts}
+        if len(scaled) > 1:
+            raise ValueError(
+                "scaled must be read from each part of a sum that mixes both, got a SumBias"
+            )
+        return scaled.pop()
+
+    @property
+    def causal_only(self) -> bool:
+        return any(part.causal_only for part in self.parts)
+
+    @property
+    def heads(self) -> int:
+        return self.parts[0].heads
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        shapes = [part.shape for part in self.parts]
+        return max(batch for batch, _, _ in shapes), *shapes[0][1:]
+
+    def block(self, q: slice, k: slice) -> SumBias:
+        return SumBias(tuple(part.block(q, k) for part in self.parts))
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        self.scaled  # noqa: B018  a sum that mixes both has no single matrix
+        return torch.stack(torch.broadcast_tensors(*(part.dense() for part in self.parts))).sum(0)
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        return tuple(tensor for part in self.parts for tensor in part.pullback(grad))
+
+    def score_mod(self, scale: float | None = None) -> ScoreMod:
+        mods = [part.score_mod(scale) for part in self.parts]
+
+        def score_mod(score, b, h, q, k):
+            for mod in mods:
+                score = mod(score, b, h, q, k)
+            return score
+
+        return score_mod
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in self.parts for tensor in part.tensors()]
+
+    def spec(self) -> str:
+        return "\n".join([part.spec() for part in self.parts])
+
+
+def _same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with the larger of the two batch sizes, one of which may be 1."""
+    batch = max(first.shape[0], second.shape[0])
+    return tuple(x.expand(batch, *x.shape[1:]) for x in (first, second))  # type: ignore[return-value]
+
+
+def _consecutive(positions: Int[Tensor, "batch seq"]) -> bool:
+    return bool((positions.diff(dim=-1) == 1).all())
+
+
+def diagonal_sums(matrix: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads diagonals"]:
+    """Sum each diagonal; entry ``(q_len - 1 - i) + j`` gathers query i and key j.
+
+    Rows padded by their own number and read one element short shift by one more each row, so
+    diagonals become columns and the sum runs along contiguous memory.
+    """
+    q_len, k_len = matrix.shape[-2:]
+    count = q_len + k_len - 1
+    padded = torch.nn.functional.pad(matrix.flip(-2), (0, q_len)).flatten(-2)
+    return padded[..., : q_len * count].unflatten(-1, (q_len, count)).sum(dim=-2)

@@ -1,0 +1,80 @@
+"""Argument checks: each failure is one sentence with the argument, the rule and the value."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def check_rank(name: str, tensor: Tensor, axes: str) -> None:
+    """``tensor`` must have one dimension per name in ``axes``, e.g. ``"batch, seq, d_model"``."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor [{axes}], got {type(tensor).__name__}")
+    if tensor.dim() != axes.count(",") + 1:
+        raise ValueError(f"{name} must have shape [{axes}], got {list(tensor.shape)}")
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
+
+
+def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_even(name: str, value: int) -> None:
+    check_positive_int(name, value, minimum=2)
+    if value % 2:
+        raise ValueError(f"{name} must be even, channels turn in pairs, got {value}")
+
+
+def check_number(
+    name: str, value: object, *, above: float | None = None, at_least: float | None = None
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    if above is not None and not value > above:
+        raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")
+    if at_least is not None and not value >= at_least:
+        raise ValueError(f"{name} must be at least {at_least:g}, got {value:g}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'rope'?"`` when something known is close, else the list of what is known."""
+    known = list(known)
+    close = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
+    return "; known: " + ", ".join(known)
+
+
+def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str) -> None:
+    """Every value must lie in ``[lowest, highest]``.
+
+    In eager mode the offending value is raised; a compiled graph cannot raise for data, so there
+    the check becomes an assertion on the device, without a graph break.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(((values >= lowest) & (values <= highest)).all())
+        return
+    if values.numel() == 0 or values.device.type == "meta":
+        return
+    low, high = (int(value) for value in torch.aminmax(values))
+    if low < lowest or high > highest:
+        raise ValueError(f"{name} must be {rule}, got {low if low < lowest else high}")

@@ -1,0 +1,1 @@
+"""Encodings that add a code to the embeddings, one a file."""

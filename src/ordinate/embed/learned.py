@@ -1,0 +1,68 @@
+"""Learned codes: one trained row for each position, and none beyond the last."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..checks import check_floating, check_positive_int, check_rank, check_within
+from ..encoding import PositionEncoding
+from ..numerics import compute_dtype
+from ..positions import as_positions, sequential
+
+
+@final
+class Learned(PositionEncoding):
+    """A trained table of codes added to the embeddings, as in BERT and GPT-2.
+
+    A position without a row is an error, never a wrong answer: the table cannot say anything
+    about lengths it was not made for.
+
+    Args:
+        max_positions: How many positions there are, ``0 … max_positions - 1``.
+        offset: Rows kept before position 0, read by nobody here (OPT's checkpoints have 2).
+
+    Example:
+        >>> Learned(512, 16).embed(torch.zeros(1, 3, 16)).shape
+        torch.Size([1, 3, 16])
+    """
+
+    claims = frozenset({"uniqueness", "bounded length"})
+
+    def __init__(self, max_positions: int, d_model: int, offset: int = 0) -> None:
+        super().__init__()
+        check_positive_int("max_positions", max_positions)
+        check_positive_int("d_model", d_model)
+        check_positive_int("offset", offset, minimum=0)
+        self.max_positions, self.d_model, self.offset = max_positions, d_model, offset
+        self.weight = nn.Parameter(torch.empty(max_positions + offset, d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)  # as BERT and GPT-2 do
+
+    def embed(
+        self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "batch seq d_model"]:
+        check_rank("x", x, "batch, seq, d_model")
+        check_floating("x", x)
+        batch, seq, width = x.shape
+        if width != self.d_model:
+            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        rule = f"in 0 … {self.max_positions - 1} (max_positions={self.max_positions})"
+        if positions is None:
+            if seq > self.max_positions:
+                raise ValueError(f"positions must be {rule}, got {seq - 1}")
+            positions = sequential(seq, device=x.device)[None]
+        else:
+            positions = as_positions("positions", positions, batch=batch, seq=seq, device=x.device)
+            check_within("positions", positions, 0, self.max_positions - 1, rule)
+        dtype = compute_dtype(x.dtype)
+        codes = nn.functional.embedding(positions + self.offset, self.weight)
+        return (x.to(dtype) + codes.to(dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.max_positions}, {self.d_model}, offset={self.offset}"

@@ -1,0 +1,87 @@
+"""Sinusoidal codes: each pair of channels is a clock hand, the first fast and the last slow."""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import check_choice, check_even, check_floating, check_number, check_rank
+from ..encoding import PositionEncoding
+from ..numerics import compute_dtype
+from ..positions import as_positions, sequential
+
+
+@final
+class Sinusoidal(PositionEncoding):
+    """Fixed sine and cosine codes added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762, 3.5).
+
+    ``code[p, 2i] = sin(p · base^(-2i/d))``, ``code[p, 2i + 1] = cos(p · base^(-2i/d))``. The paper
+    multiplies the embeddings by ``sqrt(d_model)`` before adding; that is the model's to do.
+
+    Args:
+        layout: ``"interleaved"`` as in the paper; ``"half"`` puts all sines before all cosines,
+            as the authors' tensor2tensor does.
+        endpoint: Use tensor2tensor's frequencies ``base^(-i/(d/2 - 1))``, whose slowest
+            timescale is exactly ``base``; the paper's stop one step short of it.
+        offset: Added to every position (2 in checkpoints that reserve the first rows for padding).
+
+    Example:
+        >>> Sinusoidal(4).codes(torch.tensor([1])).round(decimals=4)
+        tensor([[0.8415, 0.5403, 0.0100, 1.0000]], dtype=torch.float64)
+    """
+
+    claims = frozenset({"uniqueness", "boundedness", "linear shift map", "wavelengths"})
+
+    def __init__(
+        self,
+        d_model: int,
+        base: float = 10000.0,
+        layout: Literal["interleaved", "half"] = "interleaved",
+        endpoint: bool = False,
+        offset: int = 0,
+    ) -> None:
+        super().__init__()
+        check_even("d_model", d_model)
+        check_number("base", base, above=1)
+        check_choice("layout", layout, ("interleaved", "half"))
+        self.d_model, self.base, self.layout = d_model, float(base), layout
+        self.endpoint, self.offset = bool(endpoint), int(offset)
+
+    def inv_freq(self, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
+        """The angle each pair advances per position, fastest first, in float64."""
+        pairs = self.d_model // 2
+        steps = max(pairs - 1, 1) if self.endpoint else pairs
+        exponents = torch.arange(pairs, dtype=torch.float64, device=device) / -steps
+        return torch.pow(self.base, exponents)
+
+    def codes(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
+        """The code of each position, in float64."""
+        angles = (positions + self.offset).double()[..., None] * self.inv_freq(positions.device)
+        sines, cosines = angles.sin(), angles.cos()
+        if self.layout == "half":
+            return torch.cat((sines, cosines), dim=-1)
+        return torch.stack((sines, cosines), dim=-1).flatten(-2)
+
+    def embed(
+        self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "batch seq d_model"]:
+        check_rank("x", x, "batch, seq, d_model")
+        check_floating("x", x)
+        batch, seq, width = x.shape
+        if width != self.d_model:
+            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        if positions is None:
+            positions = sequential(seq, device=x.device)[None]
+        else:
+            positions = as_positions("positions", positions, batch=batch, seq=seq, device=x.device)
+        dtype = compute_dtype(x.dtype)
+        return (x.to(dtype) + self.codes(positions).to(dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.d_model}, base={self.base:g}, layout={self.layout!r}, "
+            f"endpoint={self.endpoint}, offset={self.offset}"
+        )

@@ -1,0 +1,33 @@
+"""Which precision arithmetic runs in, and where small constant tensors live."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype arithmetic on ``dtype`` runs in: float64 for float64, float32 for all others."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of fixed numbers on a device, made once per device and never written to.
+
+    Encodings keep their constants as Python numbers, not as buffers: there is nothing for
+    ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
+    The cache saves the copy to the device and cannot go stale, for its key is the content.
+    """
+    if torch.compiler.is_compiling():
+        return torch.tensor(values, dtype=dtype, device=device)
+    key = (values, dtype, device)
+    found = _constants.get(key)
+    if found is None:
+        # A tensor born in inference mode could never take part in autograd later.
+        with torch.inference_mode(False):
+            found = torch.tensor(values, dtype=dtype, device=device)
+        if type(found) is Tensor:  # a fake tensor of some tracing mode must not outlive it
+            _constants[key] = found
+    return found

@@ -1,0 +1,1 @@
+"""Encodings that turn queries and keys."""

@@ -1,0 +1,71 @@
+"""The two layouts of a rotated head, and exact conversion of checkpoints between them.
+
+    "interleaved"  pairs are neighbours          [a0 b0 a1 b1 a2 b2]   the paper, Meta, GPT-J, GLM, Cohere
+    "half"         pairs are half a head apart   [a0 a1 a2 b0 b1 b2]   GPT-NeoX, Llama in Hugging Face
+
+Weights trained in one layout load in the other without a word and give garbage. The layouts are the
+same up to the order of each head's channels, so permuting the rows of the query and key projections
+(never of the values) turns one into the other exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import check_even, check_positive_int
+
+Layout = Literal["half", "interleaved"]
+
+
+def to_half(
+    weight: Float[Tensor, "out *in_features"], *, head_dim: int, rotary_dim: int | None = None
+) -> Float[Tensor, "out *in_features"]:
+    """Reorder a query or key projection from the interleaved layout to the half layout.
+
+    Args:
+        weight: A weight ``[heads · head_dim, in_features]`` or a bias ``[heads · head_dim]``.
+        rotary_dim: How many channels of each head turn, if not all; the rest stay in place.
+
+    Example:
+        >>> to_half(torch.arange(4.0), head_dim=4)
+        tensor([0., 2., 1., 3.])
+    """
+    return _swap_pair_axes(weight, head_dim, rotary_dim, pairs_first=True)
+
+
+def to_interleaved(
+    weight: Float[Tensor, "out *in_features"], *, head_dim: int, rotary_dim: int | None = None
+) -> Float[Tensor, "out *in_features"]:
+    """Reorder a query or key projection from the half layout to the interleaved layout.
+
+    The exact inverse of `to_half`.
+
+    Example:
+        >>> to_interleaved(torch.arange(4.0), head_dim=4)
+        tensor([0., 2., 1., 3.])
+        >>> to_interleaved(torch.arange(6.0), head_dim=6)
+        tensor([0., 3., 1., 4., 2., 5.])
+    """
+    return _swap_pair_axes(weight, head_dim, rotary_dim, pairs_first=False)
+
+
+def _swap_pair_axes(
+    weight: Tensor, head_dim: int, rotary_dim: int | None, *, pairs_first: bool
+) -> Tensor:
+    check_positive_int("head_dim", head_dim)
+    rotary_dim = head_dim if rotary_dim is None else rotary_dim
+    check_even("rotary_dim", rotary_dim)
+    if rotary_dim > head_dim:
+        raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
+    if weight.shape[0] % head_dim:
+        raise ValueError(
+            f"weight must have a multiple of head_dim {head_dim} rows, got {weight.shape[0]}"
+        )
+    heads = weight.unflatten(0, (-1, head_dim)).clone()
+    shape = (rotary_dim // 2, 2) if pairs_first else (2, rotary_dim // 2)
+    turning = heads[:, :rotary_dim].unflatten(1, shape)
+    heads[:, :rotary_dim] = turning.transpose(1, 2).flatten(1, 2)
+    return heads.flatten(0, 1)

@@ -1,0 +1,211 @@
+"""Rotary position embedding: order as rotation, so that scores depend on distance alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from ..checks import check_choice, check_even, check_number, check_positive_int, check_rank
+from ..encoding import Lengths, PositionEncoding
+from ..numerics import constant
+from ..positions import as_positions, resolve
+from ..scaling import Scaling, describe, frequencies
+from .layout import Layout
+from .rotation import Rotation
+
+
+@final
+class RoPE(PositionEncoding):
+    """Turn pairs of channels of q and k by an angle proportional to their position.
+
+    Su et al. 2021, arXiv:2104.09864, eq. 13–15: pair ``i`` of a token at ``p`` turns by
+    ``p · base^(-2i/rotary_dim)``, so ``q·k`` depends on the difference of positions only. The same
+    numbers as multiplying complex numbers by ``exp(i·angle)``.
+
+    Args:
+        rotary_dim: Turn only this many leading channels, with exponents over this dimension
+            (GPT-J, GPT-NeoX, GLM). Default: all.
+        layout: Which channels form a pair: ``"half"`` (i, i + rotary_dim/2) as Llama in Hugging Face,
+            ``"interleaved"`` (2i, 2i + 1) as in the paper and Meta's code.
+        scaling: A frequency scaling of `ordinate.scaling`.
+        sections: Pairs per axis for tokens with several coordinates (M-RoPE), summing to
+            ``rotary_dim/2``; positions are then ``[axes, batch or 1, seq]``. With equal coordinates, or
+            positions without an axis, this is plain RoPE bit for bit.
+        section_layout: ``"chunked"`` gives each axis a run of pairs (Qwen2-VL), ``"interleaved"`` deals
+            them out in turn (Qwen3-VL).
+
+    Example:
+        >>> rope = RoPE(64, base=1e6)
+        >>> q, k = torch.randn(1, 8, 10, 64), torch.randn(1, 2, 10, 64)
+        >>> q, k = rope.rotate(q, k)
+        >>> q.shape, k.shape
+        (torch.Size([1, 8, 10, 64]), torch.Size([1, 2, 10, 64]))
+    """
+
+    claims = frozenset({"uniqueness", "shift invariance", "norm preservation", "wavelengths"})
+
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        layout: Layout = "half",
+        scaling: Scaling | None = None,
+        sections: Sequence[int] | None = None,
+        section_layout: Literal["chunked", "interleaved"] = "chunked",
+    ) -> None:
+        super().__init__()
+        check_positive_int("head_dim", head_dim)
+        if rotary_dim is None:
+            check_even("head_dim", head_dim)
+            rotary_dim = head_dim
+        check_even("rotary_dim", rotary_dim)
+        if rotary_dim > head_dim:
+            raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
+        check_number("base", base, above=1)
+        check_choice("layout", layout, ("half", "interleaved"))
+        check_choice("section_layout", section_layout, ("chunked", "interleaved"))
+        if scaling is not None and not isinstance(scaling, Scaling):
+            raise TypeError(f"scaling must be one of ordinate.scaling, got {scaling!r}")
+        self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
+        self.layout, self.scaling = layout, scaling
+        self.sections = None if sections is None else tuple(sections)
+        self.section_layout = section_layout
+        self._axis_of_pair = self._assign_axes()
+        if scaling is not None:
+            self.logit_factor = scaling.logit_factor
+            self.length_dependent = scaling.length_dependent
+            self.inv_freq()  # a scaling that does not fit the dimension is refused here, not in a forward
+
+    @property
+    def axes(self) -> int:
+        """How many coordinates a position has."""
+        return 1 if self.sections is None else len(self.sections)
+
+    def _assign_axes(self) -> tuple[int, ...] | None:
+        if self.sections is None:
+            return None
+        pairs, axes = self.rotary_dim // 2, len(self.sections)
+        for index, count in enumerate(self.sections):
+            check_positive_int(f"sections[{index}]", count)
+        if sum(self.sections) != pairs:
+            raise ValueError(f"sections must sum to rotary_dim/2 = {pairs}, got {self.sections}")
+        if self.section_layout == "chunked":
+            return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
+        # Axis 0 fills whatever the others leave: T H W T H W … T T T T.
+        assigned = [0] * pairs
+        for axis, count in enumerate(self.sections[1:], start=1):
+            if axis + axes * (count - 1) >= pairs:
+                raise ValueError(
+                    f"sections[{axis}] must leave room for {axes} axes in turn among {pairs} pairs, "
+                    f"got {count}"
+                )
+            for pair in range(axis, axes * count, axes):
+                assigned[pair] = axis
+        return tuple(assigned)
+
+    def inv_freq(
+        self, lengths: Int[Tensor, "..."] | None = None, device: torch.device | None = None
+    ) -> Float64[Tensor, "... pairs"]:
+        """Radians per position of each pair after scaling, in float64.
+
+        Example:
+            >>> RoPE(8, scaling=ordinate.scaling.Linear(4)).inv_freq()
+            tensor([2.5000e-01, 2.5000e-02, 2.5000e-03, 2.5000e-04], dtype=torch.float64)
+        """
+        if self.scaling is None:
+            return frequencies(self.base, self.rotary_dim, device)
+        return self.scaling.inv_freq(self.base, self.rotary_dim, lengths, device)
+
+    def at(
+        self,
+        positions: Int[Tensor, "..."],
+        lengths: int | Int[Tensor, "..."] | None = None,
+    ) -> Rotation:
+        """The rotation at these positions, to apply to any tensors that stand there.
+
+        Args:
+            lengths: See `PositionEncoding.rotate`.
+        """
+        rows = positions.shape[-2] if positions.dim() > 1 else 1
+        positions = as_positions(
+            "positions", positions, batch=rows, seq=positions.shape[-1],
+            device=positions.device, axes=self.axes,
+        )  # fmt: skip
+        return self._at(positions, self._lengths(lengths, positions, positions))
+
+    def _at(self, positions: Tensor, lengths: Tensor | None) -> Rotation:
+        inv_freq = self.inv_freq(lengths, positions.device)
+        if positions.dim() == 3:
+            assert self._axis_of_pair is not None
+            axis = constant(self._axis_of_pair, torch.int64, positions.device)
+            positions = positions[axis].movedim(0, -1)  # [batch, seq, pairs]
+        else:
+            positions = positions[..., None]
+        factor = 1.0 if self.scaling is None else self.scaling.attention_factor
+        assert factor is not None
+        return Rotation(positions.double() * inv_freq, factor, self.layout, self.head_dim)
+
+    def _lengths(
+        self, lengths: int | Tensor | None, positions: Tensor, keys: Tensor
+    ) -> Int[Tensor, "batch seq_or_1"] | None:
+        """One length for each row (or token) of ``positions``; None where no scaling asks for it."""
+        if not self.length_dependent:
+            return None
+        if lengths is None:
+            rows = [part.amax(dim=-1) for part in (positions, keys)]  # [axes?, batch]
+            rows = [part.amax(dim=0) if part.dim() == 2 else part for part in rows]
+            return torch.maximum(*rows)[:, None] + 1
+        if isinstance(lengths, int):
+            lengths = torch.tensor(lengths, device=positions.device)
+        if lengths.is_floating_point() or lengths.dim() > 2:
+            raise ValueError(
+                f"lengths must be an int or an integer tensor [batch] or [batch, seq], "
+                f"got {lengths.dtype} {list(lengths.shape)}"
+            )
+        if lengths.dim() < 2:
+            lengths = lengths.reshape(-1, 1)
+        if lengths.shape[0] not in (1, positions.shape[-2]) and positions.shape[-2] != 1:
+            raise ValueError(
+                f"lengths must have batch size 1 or {positions.shape[-2]}, got {lengths.shape[0]}"
+            )
+        if lengths.shape[1] not in (1, positions.shape[-1]):
+            raise ValueError(
+                f"lengths must have 1 or {positions.shape[-1]} columns, got {lengths.shape[1]}"
+            )
+        return lengths
+
+    def rotate(
+        self,
+        q: Float[Tensor, "batch heads q_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        q_positions: Int[Tensor, "..."] | None = None,
+        k_positions: Int[Tensor, "..."] | None = None,
+        *,
+        lengths: Lengths | None = None,
+    ) -> tuple[
+        Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
+    ]:
+        check_rank("q", q, "batch, heads, seq, head_dim")
+        check_rank("k", k, "batch, heads, seq, head_dim")
+        queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
+        q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
+        q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys))
+        if keys is queries and q_lengths is k_lengths:
+            return q_rotation.apply(q, "q"), q_rotation.apply(k, "k")
+        k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
+        return q_rotation.apply(q, "q"), k_rotation.apply(k, "k")
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]
+        if self.rotary_dim != self.head_dim:
+            parts.append(f"rotary_dim={self.rotary_dim}")
+        if self.scaling is not None:
+            parts.append(f"scaling={describe(self.scaling)}")
+        if self.sections is not None:
+            parts.append(f"sections={self.sections}, section_layout={self.section_layout!r}")
+        return ", ".join(parts)

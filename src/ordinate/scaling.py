@@ -1,0 +1,323 @@
+"""Frequency scalings: how rotary frequencies are stretched to reach past the training length.
+
+Each scaling is a value. It turns a base and a dimension into inverse frequencies in float64 and
+knows the two scalars that may come with them: `attention_factor` multiplies cos and sin (and so
+the logits by its square), `logit_factor` multiplies the softmax scale. Nothing is remembered
+between calls: scalings that look at the length are given it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from .checks import check_choice, check_number, check_positive_int
+from .numerics import constant
+
+
+def frequencies(base: float, dim: int, device: torch.device | None = None) -> Float64[Tensor, " pairs"]:
+    """``base^(-2i/dim)``: radians per position of each pair, the fastest first.
+
+    Example:
+        >>> frequencies(10000.0, 8)
+        tensor([1.0000, 0.1000, 0.0100, 0.0010], dtype=torch.float64)
+    """
+    exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=device) / -dim
+    return torch.pow(float(base), exponents)
+
+
+class Scaling:
+    """What every scaling answers."""
+
+    length_dependent: ClassVar[bool] = False
+    attention_factor: float | None = 1.0
+    logit_factor: float = 1.0
+
+    def inv_freq(
+        self,
+        base: float,
+        dim: int,
+        lengths: Int[Tensor, "..."] | None = None,
+        device: torch.device | None = None,
+    ) -> Float64[Tensor, "... pairs"]:
+        """Inverse frequencies ``[pairs]``, or ``[*lengths.shape, pairs]`` if they depend on lengths."""
+        raise NotImplementedError
+
+    def _resolve(self, **values: float) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@final
+@dataclass(frozen=True)
+class Linear(Scaling):
+    """Position interpolation: every frequency divided by ``factor``.
+
+    Chen et al. 2023, arXiv:2306.15595.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, at_least=1)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        return frequencies(base, dim, device) / self.factor
+
+
+def _ntk_base(base: float, dim: int, stretch):
+    """The base that leaves the first frequency alone and divides the last by ``stretch``."""
+    if dim <= 2:
+        raise ValueError(f"rotary_dim must be at least 4 to change the base, got {dim}")
+    return base * stretch ** (dim / (dim - 2))
+
+
+@final
+@dataclass(frozen=True)
+class NTK(Scaling):
+    """A larger base: the first frequency stays, the last is divided by exactly ``factor``.
+
+    Proposed by bloc97 (2023) as "NTK-aware" interpolation; discussed in YaRN, arXiv:2309.00071, 3.1.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, at_least=1)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        return frequencies(_ntk_base(base, dim, self.factor), dim, device)
+
+
+@final
+@dataclass(frozen=True)
+class DynamicNTK(Scaling):
+    """NTK whose base grows with the sequence, once that is longer than the model was trained for.
+
+    The base is multiplied by ``(factor · S/L - (factor - 1))^(d/(d-2))`` with ``S = max(length, L)``,
+    Hugging Face's ``"dynamic"``. Note that ``factor`` is not the stretch: with factor 4, a sequence
+    of 4 L is stretched by 13. Here the length is each sequence's own, never a neighbour's.
+    """
+
+    length_dependent = True
+
+    factor: float
+    original_max_position: int
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, at_least=1)
+        check_positive_int("original_max_position", self.original_max_position)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        if lengths is None:
+            return frequencies(base, dim, device)
+        length = lengths.clamp(min=self.original_max_position).double()
+        stretch = self.factor * length / self.original_max_position - (self.factor - 1)
+        exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=lengths.device) / -dim
+        return torch.pow(_ntk_base(base, dim, stretch)[..., None], exponents)
+
+
+@final
+@dataclass(frozen=True)
+class YaRN(Scaling):
+    """Interpolate slow pairs, keep fast ones, blend between (Peng et al. 2023, arXiv:2309.00071).
+
+    Pairs that turn more than ``beta_fast`` times within the original length are kept, those that
+    turn less than ``beta_slow`` times are divided by ``factor``.
+
+    Args:
+        attention_factor: Multiplies cos and sin. Default ``0.1 ln(factor) + 1``, or the quotient of
+            the two mscales where both are given, or 1 in the ``"minimind"`` dialect.
+        mscale, mscale_all_dim: DeepSeek's settings. With ``g(m) = 0.1 m ln(factor) + 1``, cos and sin
+            are multiplied by ``g(mscale) / g(mscale_all_dim)`` and the softmax scale by
+            ``g(mscale_all_dim)^2``, on rotated and unrotated channels alike.
+        truncate: Round the ramp's ends to whole pairs, as most code does; gpt-oss does not.
+        dialect: ``"paper"`` ramps in the number of turns, as eq. 18–19 say. ``"hf"`` ramps in the index
+            of the pair, as the authors' own code and everyone after it does. ``"minimind"`` is
+            ``"hf"`` with the ramp's end clamped to the last pair and no attention factor.
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float = 32
+    beta_slow: float = 1
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    dialect: Literal["hf", "paper", "minimind"] = "hf"
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, at_least=1)
+        check_positive_int("original_max_position", self.original_max_position)
+        check_number("beta_slow", self.beta_slow, above=0)
+        check_number("beta_fast", self.beta_fast, above=self.beta_slow)
+        check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
+        for name in ("attention_factor", "mscale", "mscale_all_dim"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), at_least=0)
+        if self.attention_factor is None:
+            self._resolve(attention_factor=self._default_attention_factor())
+        if self.mscale_all_dim:
+            self._resolve(logit_factor=self._magnitude(self.mscale_all_dim) ** 2)
+
+    def _magnitude(self, mscale: float) -> float:
+        return 0.1 * mscale * math.log(self.factor) + 1.0
+
+    def _default_attention_factor(self) -> float:
+        if self.dialect == "minimind":
+            return 1.0
+        if self.mscale and self.mscale_all_dim:
+            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+        return self._magnitude(1.0)
+
+    def kept(
+        self, base: float, dim: int, device: torch.device | None = None
+    ) -> Float64[Tensor, " pairs"]:
+        """How much of its own frequency each pair keeps: 1 for all of it, 0 for ``1/factor`` of it."""
+        if self.dialect == "paper":
+            turns = self.original_max_position * frequencies(base, dim, device) / (2 * math.pi)
+            return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
+        low, high = self._ramp_ends(base, dim)
+        # The dialects differ only where a tiny original length leaves the ramp empty or reversed.
+        span = max(high - low, 0.001) if self.dialect == "minimind" else (high - low or 0.001)
+        pairs = torch.arange(dim // 2, dtype=torch.float64, device=device)
+        return 1 - ((pairs - low) / span).clamp(0, 1)
+
+    def _ramp_ends(self, base: float, dim: int) -> tuple[float, float]:
+        def pair_that_turns(times: float) -> float:
+            ratio = self.original_max_position / (times * 2 * math.pi)
+            return dim * math.log(ratio) / (2 * math.log(base))
+
+        low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, dim // 2 - 1 if self.dialect == "minimind" else dim - 1)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        kept = self.kept(base, dim, device)
+        return frequencies(base, dim, device) * (kept + (1 - kept) / self.factor)
+
+
+@final
+@dataclass(frozen=True)
+class LongRoPE(Scaling):
+    """Each pair has its own searched divisor, one set for short and one for long inputs.
+
+    Ding et al. 2024, arXiv:2402.13753, in the form of Phi-3: ``short_factor`` up to
+    ``original_max_position`` tokens, ``long_factor`` beyond, chosen for each sequence by itself.
+
+    Args:
+        factor: The extension ``s`` from which the default attention factor
+            ``sqrt(1 + ln s / ln original_max_position)`` is formed; without it that is 1.
+    """
+
+    length_dependent = True
+
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_max_position: int
+    factor: float | None = None
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive_int("original_max_position", self.original_max_position, minimum=2)
+        for name in ("short_factor", "long_factor"):
+            divisors = tuple(getattr(self, name))
+            for index, divisor in enumerate(divisors):
+                check_number(f"{name}[{index}]", divisor, above=0)
+            object.__setattr__(self, name, tuple(float(divisor) for divisor in divisors))
+        if self.factor is not None:
+            check_number("factor", self.factor, above=0)
+        if self.attention_factor is not None:
+            check_number("attention_factor", self.attention_factor, at_least=0)
+        else:
+            self._resolve(attention_factor=self._default_attention_factor())
+
+    def _default_attention_factor(self) -> float:
+        if self.factor is None or self.factor <= 1:
+            return 1.0
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position))
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        for name in ("short_factor", "long_factor"):
+            if len(getattr(self, name)) != dim // 2:
+                raise ValueError(
+                    f"{name} must have one divisor for each of {dim // 2} pairs, "
+                    f"got {len(getattr(self, name))}"
+                )
+        plain = frequencies(base, dim, device if lengths is None else lengths.device)
+        short = plain / constant(self.short_factor, torch.float64, plain.device)
+        if lengths is None:
+            return short
+        long = plain / constant(self.long_factor, torch.float64, plain.device)
+        return torch.where((lengths > self.original_max_position)[..., None], long, short)
+
+
+@final
+@dataclass(frozen=True)
+class Llama3(Scaling):
+    """Llama 3.1's scaling: long wavelengths divided by ``factor``, short ones kept, between blended.
+
+    A pair is kept if it turns at least ``high_freq_factor`` times within the original length and
+    divided if it turns at most ``low_freq_factor`` times (Meta, llama-models, 2024).
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, at_least=1)
+        check_number("low_freq_factor", self.low_freq_factor, above=0)
+        check_number("high_freq_factor", self.high_freq_factor, above=self.low_freq_factor)
+        check_positive_int("original_max_position", self.original_max_position)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        plain = frequencies(base, dim, device)
+        turns = self.original_max_position * plain / (2 * math.pi)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
+        return (1 - kept) * plain / self.factor + kept * plain
+
+
+@final
+@dataclass(frozen=True)
+class Proportional(Scaling):
+    """p-RoPE: the fastest ``fraction`` of the pairs turn, the others stand still.
+
+    Barbero et al. 2024, arXiv:2410.06205; Gemma 4's full-attention layers. Exponents run over the
+    whole dimension, which sets it apart from a smaller ``rotary_dim``.
+    """
+
+    fraction: float
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("fraction", self.fraction, above=0)
+        if self.fraction > 1:
+            raise ValueError(f"fraction must be at most 1, got {self.fraction:g}")
+        check_number("factor", self.factor, at_least=1)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        turning = int(self.fraction * dim // 2)
+        pairs = torch.arange(dim // 2, device=device)
+        return torch.where(pairs < turning, frequencies(base, dim, device) / self.factor, 0.0)
+
+
+def describe(scaling: Scaling | None) -> str:
+    """A scaling's name and settings on one line."""
+    if scaling is None:
+        return "none"
+    if not dataclasses.is_dataclass(scaling):
+        return type(scaling).__name__
+    fields = {f.name: getattr(scaling, f.name) for f in dataclasses.fields(scaling)}
+    settings = ", ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    return f"{type(scaling).__name__}({settings})"
