@@ -39,13 +39,18 @@ def _causal_without_mask(call: Call) -> bool:
 def run(call: Call) -> tuple[Tensor, None]:
     mask = call.mask
     attn_mask = None if mask.key_padding is None else ~mask.key_padding[:, None, None, :]
+    is_causal = mask.causal
+    if (
+        mask.q_len == 1
+    ):  # a branch, for under a compiler the length is a symbol and is_causal must not be
+        is_causal = False
     out = torch.nn.functional.scaled_dot_product_attention(
         call.q,
         call.k,
         call.v,
         attn_mask=attn_mask,
         dropout_p=call.dropout_p,
-        is_causal=mask.causal and mask.q_len > 1,
+        is_causal=is_causal,
         scale=call.scale,
         enable_gqa=call.groups > 1,
     )

@@ -313,8 +313,8 @@ class RowBias(PairBias):
 
     @property
     def shape(self) -> tuple[int, int | None, int]:
-        batch, q_len, k_len = super().shape
-        return max(batch, self.features.shape[0]), q_len, k_len
+        rows = (self.q_positions.shape[0], self.k_positions.shape[0], self.features.shape[0])
+        return max(rows), self.q_positions.shape[1], self.k_positions.shape[1]
 
     def block(self, q: slice, k: slice) -> Bias:
         cut = super().block(q, k)
