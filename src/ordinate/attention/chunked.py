@@ -148,7 +148,16 @@ def _work(
     return _Work(q, k, v, rebuilt, description, scale, softcap, dropout_p, seed)
 
 
-@torch.library.custom_op("ordinate::chunked", mutates_args=())
+# Written out, for torch cannot read the annotations of a function whose shapes are being checked.
+_ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor[] bias, str bias_spec, Tensor?[] mask, bool causal, "
+    "SymInt? window, SymInt offset, float scale, float? softcap, float dropout_p, Tensor? seed"
+)
+
+
+@torch.library.custom_op(
+    "ordinate::chunked", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)"
+)
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -211,7 +220,12 @@ def _(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dr
     return out, q.new_empty(q.shape[:3], dtype=compute_dtype(q.dtype))
 
 
-@torch.library.custom_op("ordinate::chunked_backward", mutates_args=())
+@torch.library.custom_op(
+    "ordinate::chunked_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, bool bias_needs_grad)"
+    " -> (Tensor, Tensor, Tensor, Tensor[])",
+)
 def _backward(
     grad: Tensor,
     grad_lse: Tensor | None,
@@ -301,7 +315,9 @@ def _pull_back(
             by_distance = grad_rows @ table.transpose(-1, -2)
             grad_weights += by_distance.gather(-1, cut.rows()[:, None].expand_as(grad_weights))
             if bias_grads is not None:
-                summed = torch.einsum("bhqn,bhqd->nd", weights_by_distance(cut, dropped), grad_rows)
+                summed = torch.einsum("bhqn,bhqd->hnd", weights_by_distance(cut, dropped), grad_rows)
+                if len(table) == 1:
+                    summed = summed.sum(dim=0, keepdim=True)
                 bias_grads[_last_tensor_of(work.parts, index)] += summed
     grad_v[:, :, k] += work.fold(dropped).transpose(-1, -2) @ work.fold(grad_rows)
     if keep is not None:
