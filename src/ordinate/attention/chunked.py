@@ -81,6 +81,11 @@ class _Work:
             return ()
         return getattr(self.bias, "parts", (self.bias,))
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to attend from or to."""
+        return 0 in (*self.q.shape[:3], self.mask.k_len)
+
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Ranges of queries, each with the range of keys they see."""
         batch, heads, q_len, _ = self.q.shape
@@ -177,6 +182,8 @@ def _forward(
     out = q.new_zeros(*q.shape[:3], v.shape[-1])
     lse = q.new_full(q.shape[:3], -math.inf, dtype=work.dtype)
     with torch.autocast(q.device.type, enabled=False):
+        if work.empty:
+            return out, lse
         if cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p):
             for rows, seen in work.blocks():
                 cpu_block.attend(q, k, v, work.parts, work.mask, scale, rows, seen, out, lse)
@@ -257,11 +264,11 @@ def _backward(
         shared = (grad.to(dtype) * out.to(dtype)).sum(-1)
         if grad_lse is not None:
             shared = shared - grad_lse
-        use_cpu_kernel = not bias_needs_grad and cpu_block.fits(
+        use_cpu_kernel = not (bias_needs_grad or work.empty) and cpu_block.fits(
             q, v, work.parts, work.mask, softcap, dropout_p
         )
         keys, values = k.to(dtype), v.to(dtype)
-        for rows, seen in work.blocks():
+        for rows, seen in [] if work.empty else work.blocks():
             if seen.start == seen.stop:
                 continue
             if use_cpu_kernel and grad_lse is None:

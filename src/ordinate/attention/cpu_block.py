@@ -88,6 +88,8 @@ def pull_back(
 ) -> None:
     """Add one block's share to the gradients of q, k and v (a bias that needs its own goes another way)."""
     view = _mask_view(q, parts, mask, scale, rows, seen)
+    # Weights are exp(logit - lse): a row that sees nothing gets weights of 0 from +inf, of NaN from -inf.
+    own_lse = lse[:, :, rows].masked_fill(lse[:, :, rows] == -math.inf, math.inf)
     groups = q.shape[1] // k.shape[1]
     for g in range(groups):
         flipped = [x[:, g::groups, rows].flip(2) for x in (grad, q, out)]
@@ -97,7 +99,7 @@ def pull_back(
             k[:, :, seen],
             v[:, :, seen],
             flipped[2],
-            lse[:, g::groups, rows].flip(2),
+            own_lse[:, g::groups].flip(2),
             0.0,
             False,
             attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,

@@ -25,6 +25,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append(
             f"a causal mask with {mask.q_len} queries and {mask.k_len} keys would have to be dense"
         )
+    if mask.causal and call.scale <= 0:
+        reasons.append(f"its causal kernels give NaN for a scale that is not positive, {call.scale:g}")
     if mask.causal and mask.key_padding is not None:
         reasons.append("key_padding_mask along with a causal mask would have to be dense")
     return reasons
