@@ -79,6 +79,8 @@ class RoPE(PositionEncoding):
         if scaling is not None:
             self.logit_factor = scaling.logit_factor
             self.length_dependent = scaling.length_dependent
+            if scaling.attention_factor != 1:
+                self.claims = self.claims - {"norm preservation"}
             self.inv_freq()  # a scaling that does not fit the dimension is refused here, not in a forward
 
     @property
@@ -196,7 +198,7 @@ class RoPE(PositionEncoding):
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
         q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys))
         if keys is queries and q_lengths is k_lengths:
-            return q_rotation.apply(q, "q"), q_rotation.apply(k, "k")
+            return q_rotation.apply_both(q, k)
         k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
         return q_rotation.apply(q, "q"), k_rotation.apply(k, "k")
 

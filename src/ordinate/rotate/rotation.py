@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +14,9 @@ from ..checks import check_floating, check_rank
 from ..numerics import compute_dtype
 from .layout import Layout
 
-# Low-precision inputs are widened to float32 this many positions at a time, so that on the CPU
-# the widened copy never leaves the cache (measured: 3x faster than widening all at once).
-_CPU_BLOCK = 64
+# On the CPU each thread turns this many channels at a time, so that what several operations pass over,
+# and the float32 copy of low-precision inputs, stay in its cache (measured: 1.4x to 3x faster than all at once).
+_CHANNELS_PER_THREAD = 2**17
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,24 @@ class Rotation:
 
         Arithmetic is float32 (float64 for float64) and rounded once to the dtype of ``x``.
         """
+        self._check(x, name)
+        return self._turn(x, self.cos_sin(compute_dtype(x.dtype)))
+
+    def apply_both(
+        self,
+        q: Float[Tensor, "batch heads seq head_dim"],
+        k: Float[Tensor, "batch kv_heads seq head_dim"],
+    ) -> tuple[Float[Tensor, "batch heads seq head_dim"], Float[Tensor, "batch kv_heads seq head_dim"]]:
+        """Turn queries and keys that stand at the same positions, taking cos and sin once for both."""
+        self._check(q, "q")
+        self._check(k, "k")
+        tables = self.cos_sin(compute_dtype(q.dtype))
+        q = self._turn(q, tables)
+        if compute_dtype(k.dtype) != tables[0].dtype:
+            tables = self.cos_sin(compute_dtype(k.dtype))
+        return q, self._turn(k, tables)
+
+    def _check(self, x: Tensor, name: str) -> None:
         check_rank(name, x, "batch, heads, seq, head_dim")
         check_floating(name, x)
         if x.shape[-1] != self.head_dim:
@@ -49,7 +69,9 @@ class Rotation:
             raise ValueError(
                 f"{name} must fit a rotation of {rows} rows of {seq} positions, got {list(x.shape)}"
             )
-        cos, sin = self.cos_sin(compute_dtype(x.dtype))
+
+    def _turn(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+        cos, sin = tables
         return rotate_pairs(x, cos[:, None], sin[:, None], self.layout)
 
     def cos_sin(
@@ -99,6 +121,8 @@ def rotate_pairs(
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
     if torch.compiler.is_compiling():
         return rotate_pairs_reference(x, cos, sin, layout)
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return _rotate_eagerly(x, cos, sin, layout)
     rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
     return rotated
 
@@ -141,23 +165,60 @@ class _RotatePairs(torch.autograd.Function):
 def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     out = torch.empty_like(x)
     rotary_dim = 2 * cos.shape[-1]
-    out[..., rotary_dim:] = x[..., rotary_dim:]
-    x, turned = x[..., :rotary_dim], out[..., :rotary_dim]
-    if x.dtype == cos.dtype:
-        _turn_into(turned, x, cos, sin, layout)
-        return out
-    step = _CPU_BLOCK if x.device.type == "cpu" else x.shape[-2]
-    for start in range(0, x.shape[-2], max(step, 1)):
-        rows = slice(start, start + step)
-        wide = x[..., rows, :].to(cos.dtype)
-        buffer = torch.empty_like(wide)
-        _turn_into(buffer, wide, cos[..., rows, :], sin[..., rows, :], layout)
-        turned[..., rows, :] = buffer
+    turned = out
+    if rotary_dim < x.shape[-1]:
+        out[..., rotary_dim:] = x[..., rotary_dim:]
+        x, turned = x[..., :rotary_dim], out[..., :rotary_dim]
+    if layout == "interleaved":
+        cos, sin = (table.repeat_interleave(2, dim=-1) for table in (cos, sin))
+    step = x.shape[-2]
+    if x.device.type == "cpu":
+        share = _CHANNELS_PER_THREAD * torch.get_num_threads() / max(x.numel(), 1)
+        step = max(1, math.ceil(step * min(share, 1.0)))
+    as_it_lies = x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x))
+    wide, spare = (cos.new_empty(*x.shape[:-2], step, rotary_dim) for _ in range(2))
+    for to, given, *tables in _blocks(step, turned, x, cos, sin):
+        if given.shape[-2] < step:  # the last block
+            wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
+        if as_it_lies:
+            _turn(given, to, spare, *tables, layout)
+            continue
+        wide.copy_(given)
+        wide_to = spare if layout == "half" else wide
+        _turn(wide, wide_to, spare, *tables, layout)
+        to.copy_(wide_to)
     return out
 
 
-def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:
-    a, b = pair_halves(x, layout)
-    out_a, out_b = pair_halves(out, layout)
-    torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-1)
-    torch.mul(b, cos, out=out_b).addcmul_(a, sin)
+def _blocks(step: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors ``step`` positions at a time."""
+    if step >= tensors[0].shape[-2]:
+        return (tensors,)
+    return zip(*(tensor.split(step, dim=-2) for tensor in tensors), strict=True)
+
+
+def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:
+    """Turn ``x`` into ``out``, which may be ``x`` in the interleaved layout and ``spare`` in the other.
+
+    Every product is added by addcmul, whose result does not depend on where a channel lies in memory.
+    A complex product would take one pass fewer, but it rounds the last few of a run differently.
+    """
+    if layout == "half":
+        a, b = x.chunk(2, dim=-1)
+        out_a, out_b = out.chunk(2, dim=-1)
+        torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-1)
+        torch.mul(b, cos, out=out_b).addcmul_(a, sin)
+    else:
+        # Times i, each pair (a, b) becomes (-b, a), exactly, and nothing is read with gaps.
+        torch.mul(_as_complex(x), 1j, out=_as_complex(spare))
+        torch.mul(x, cos, out=out).addcmul_(spare, sin)
+
+
+def _pairs_are_complex(x: Tensor) -> bool:
+    """Whether neighbouring channels can be read as complex numbers where they lie."""
+    *outer, inner = x.stride()
+    return inner == 1 and all(stride % 2 == 0 for stride in (*outer, x.storage_offset()))
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
