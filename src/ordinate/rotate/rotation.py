@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Float64
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..checks import check_floating, check_rank
 from ..numerics import compute_dtype
+from . import fused
 from .layout import Layout
 
 # On the CPU each thread turns this many channels at a time, so that what several operations pass over,
@@ -34,6 +35,9 @@ class Rotation:
     factor: float
     layout: Layout
     head_dim: int
+    _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def apply(
         self, x: Float[Tensor, "batch heads seq head_dim"], name: str = "x"
@@ -47,17 +51,47 @@ class Rotation:
 
     def apply_both(
         self,
-        q: Float[Tensor, "batch heads seq head_dim"],
-        k: Float[Tensor, "batch kv_heads seq head_dim"],
-    ) -> tuple[Float[Tensor, "batch heads seq head_dim"], Float[Tensor, "batch kv_heads seq head_dim"]]:
-        """Turn queries and keys that stand at the same positions, taking cos and sin once for both."""
+        q: Float[Tensor, "batch heads q_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        k_rotation: Rotation | None = None,
+        *,
+        inplace: bool = False,
+    ) -> tuple[
+        Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
+    ]:
+        """Turn queries and keys, with cos and sin taken once for both; on CUDA in one launch.
+
+        Args:
+            k_rotation: Where the keys stand, if not at the positions of the queries.
+            inplace: Write the result into q and k and return those. Refused where autograd would need
+                to record it, and for tensors that hold an element of memory twice.
+
+        Example:
+            >>> rotation = ordinate.RoPE(8).at(torch.arange(3))
+            >>> q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+            >>> turned, _ = rotation.apply_both(q, k)
+            >>> torch.equal(turned, rotation.apply_both(q, k, inplace=True)[0])
+            True
+        """
+        k_rotation = self if k_rotation is None else k_rotation
         self._check(q, "q")
-        self._check(k, "k")
-        tables = self.cos_sin(compute_dtype(q.dtype))
-        q = self._turn(q, tables)
-        if compute_dtype(k.dtype) != tables[0].dtype:
-            tables = self.cos_sin(compute_dtype(k.dtype))
-        return q, self._turn(k, tables)
+        k_rotation._check(k, "k")
+        if inplace:
+            _check_writable("q", q)
+            _check_writable("k", k)
+        q_tables = self.cos_sin(compute_dtype(q.dtype))
+        k_tables = q_tables
+        if k_rotation is not self or compute_dtype(k.dtype) != q_tables[0].dtype:
+            k_tables = k_rotation.cos_sin(compute_dtype(k.dtype))
+        if fused.supports(q, k) and self.layout == k_rotation.layout:
+            interleaved = self.layout == "interleaved"
+            if not inplace:
+                return fused.rotate(q, k, q_tables, k_tables, interleaved=interleaved)
+            if q.stride(-1) == k.stride(-1) == 1:
+                fused.rotate_(q, k, q_tables, k_tables, interleaved=interleaved)
+                return q, k
+        q_turned, k_turned = self._turn(q, q_tables), k_rotation._turn(k, k_tables)
+        return (q.copy_(q_turned), k.copy_(k_turned)) if inplace else (q_turned, k_turned)
 
     def _check(self, x: Tensor, name: str) -> None:
         check_rank(name, x, "batch, heads, seq, head_dim")
@@ -71,6 +105,8 @@ class Rotation:
             )
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+        if fused.supports(x):
+            return fused.rotate(x, None, tables, tables, interleaved=self.layout == "interleaved")[0]
         cos, sin = tables
         return rotate_pairs(x, cos[:, None], sin[:, None], self.layout)
 
@@ -78,6 +114,19 @@ class Rotation:
         self, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "batch seq pairs"], Float[Tensor, "batch seq pairs"]]:
         """cos and sin of the angles times the factor, evaluated in float64 and rounded once to ``dtype``."""
+        if torch.compiler.is_compiling():
+            return self._evaluate(dtype)
+        tables = self._tables.get(dtype)
+        if tables is None:
+            # As in `numerics.constant`: what is kept must be usable wherever the rotation is.
+            with torch.inference_mode(False):
+                tables = self._evaluate(dtype)
+            capturing = self.angles.is_cuda and torch.cuda.is_current_stream_capturing()
+            if type(tables[0]) is Tensor and not tables[0].requires_grad and not capturing:
+                self._tables[dtype] = tables
+        return tables
+
+    def _evaluate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         cos, sin = self.angles.cos(), self.angles.sin()
         if self.factor != 1.0:
             cos, sin = cos * self.factor, sin * self.factor
@@ -110,6 +159,13 @@ def rerotate(
         )
     step = Rotation(to.angles - from_.angles, to.factor / from_.factor, to.layout, to.head_dim)
     return step.apply(keys, "keys")
+
+
+def _check_writable(name: str, x: Tensor) -> None:
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"inplace must be False where {name} requires grad, got True")
+    if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True)):
+        raise ValueError(f"{name} must not be an expanded view to be turned in place, got {x.stride()}")
 
 
 def rotate_pairs(
@@ -177,15 +233,15 @@ def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tens
         step = max(1, math.ceil(step * min(share, 1.0)))
     as_it_lies = x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x))
     wide, spare = (cos.new_empty(*x.shape[:-2], step, rotary_dim) for _ in range(2))
-    for to, given, *tables in _blocks(step, turned, x, cos, sin):
+    for to, given, cos_rows, sin_rows in _blocks(step, turned, x, cos, sin):
         if given.shape[-2] < step:  # the last block
             wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
         if as_it_lies:
-            _turn(given, to, spare, *tables, layout)
+            _turn(given, to, spare, cos_rows, sin_rows, layout)
             continue
         wide.copy_(given)
         wide_to = spare if layout == "half" else wide
-        _turn(wide, wide_to, spare, *tables, layout)
+        _turn(wide, wide_to, spare, cos_rows, sin_rows, layout)
         to.copy_(wide_to)
     return out
 
