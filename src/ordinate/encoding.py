@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ class PositionEncoding(nn.Module):
     length_dependent: bool = False
 
     #: The properties this encoding promises, by their names in `ordinate.verify`.
-    claims: ClassVar[frozenset[str]] = frozenset()
+    claims: frozenset[str] = frozenset()
 
     def embed(
         self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
@@ -112,6 +111,7 @@ class Combined(PositionEncoding):
                 )
         self.encodings = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.logit_factor = math.prod(encoding.logit_factor for encoding in encodings)
+        self.axes = max((getattr(encoding, "axes", 1) for encoding in encodings), default=1)
         self.length_dependent = any(encoding.length_dependent for encoding in encodings)
 
     def embed(self, x, positions=None):

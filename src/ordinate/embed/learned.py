@@ -30,7 +30,7 @@ class Learned(PositionEncoding):
         torch.Size([1, 3, 16])
     """
 
-    claims = frozenset({"uniqueness", "bounded length"})
+    claims = frozenset({"uniqueness"})
 
     def __init__(self, max_positions: int, d_model: int, offset: int = 0) -> None:
         super().__init__()

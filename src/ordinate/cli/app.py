@@ -1,0 +1,80 @@
+"""The ``ordinate`` command and how it fails: one sentence, a blank line, a hint, exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import ordinate
+
+from . import verify
+from .errors import Misuse
+
+app = typer.Typer(
+    name="ordinate",
+    help="Position encodings for Transformers: exact, fast and visible.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  ordinate verify rope alibi",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ordinate {ordinate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+verify.register(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to fail
+    try:
+        code = app(args=list(arguments), standalone_mode=False, prog_name="ordinate")
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:  # the reader, head or less, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Misuse as misuse:
+        return _refuse(str(misuse), misuse.hint)
+    except Exception as error:
+        # typer ships its own copy of click, or needs it; either way misuse knows its message.
+        if not hasattr(error, "format_message"):
+            raise
+        sentence = error.format_message()
+        return _refuse(sentence, _hint(arguments)) if sentence else 0
+
+
+def _hint(arguments: Sequence[str]) -> str:
+    commands = [command.name or "" for command in app.registered_commands]
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    if first in commands:
+        return f"ordinate {first} --help"
+    close = difflib.get_close_matches(first, commands, n=1)
+    return f"did you mean 'ordinate {close[0]}'?" if close else "ordinate --help"
+
+
+def _refuse(sentence: str, hint: str) -> int:
+    print(f"{sentence}\n\nhint: {hint}", file=sys.stderr)
+    return 2

@@ -1,0 +1,160 @@
+"""``ordinate verify``: measure what encodings claim, and print it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from ..catalog import create
+from ..encoding import PositionEncoding
+from ..verify.api import select, verify
+from ..verify.examples import example_specs
+from ..verify.properties import PROPERTIES, Property
+from ..verify.report import VerifyReport
+from .errors import Misuse
+from .render import print_one, print_several
+
+_EPILOG = """Examples:
+
+\b
+  ordinate verify                                    every encoding of the catalog
+  ordinate verify rope alibi t5                      some, side by side
+  ordinate verify rope:base=1e6 rope+yarn:factor=16  with options
+  ordinate verify rope+alibi                         two at once
+  ordinate verify --property shift --property decay  some properties
+  ordinate verify sinusoidal --d-model 32 --json     for a program to read
+  ordinate verify --list                             what can be named
+
+Exit code: 0 if everything claimed holds, 1 if something fails, 2 for misuse.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("verify", epilog=_EPILOG)(verify_command)
+
+
+def verify_command(
+    names: list[str] | None = typer.Argument(
+        None,
+        metavar="[NAME]...",
+        help="Encodings, as in ordinate.create. Default: all.",
+        show_default=False,
+    ),
+    properties: list[str] | None = typer.Option(
+        None,
+        "--property",
+        "-p",
+        metavar="NAME",
+        help="Only this property, or the start of its name. Repeatable.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    head_dim: int = typer.Option(64, help="Channels of a head."),
+    heads: int = typer.Option(8, help="Number of heads."),
+    d_model: int | None = typer.Option(
+        None, help="Width of the embeddings. Default: heads times head_dim.", show_default=False
+    ),
+    train_length: int = typer.Option(4096, help="Positions the model is taken to be trained on."),
+    listed: bool = typer.Option(False, "--list", help="List encodings and properties, and exit."),
+) -> None:
+    """Measure the properties of position encodings, each by running it.
+
+    A property is judged where the encoding claims it, or where every encoding must have it;
+    elsewhere it is measured and shown as not claimed.
+    """
+    if listed:
+        _print_list(head_dim)
+        return
+    chosen = _select(properties)
+    width = heads * head_dim if d_model is None else d_model
+    encodings = _create_all(
+        names, d_model=width, num_heads=heads, head_dim=head_dim, max_positions=train_length
+    )
+    torch.set_num_threads(1)  # on tensors this small, threads wait for each other more than they help
+    started = time.perf_counter()
+    reports = [
+        verify(
+            encoding, properties=[item.name for item in chosen], name=name, d_model=width,
+            num_heads=heads, head_dim=head_dim, train_length=train_length,
+        )
+        for name, encoding in _with_progress(encodings)
+    ]  # fmt: skip
+    ok = all(report.ok for report in reports)
+    if as_json:
+        print(json.dumps({"ok": ok, "encodings": [report.to_dict() for report in reports]}, indent=2))
+    else:
+        _print(reports, chosen, time.perf_counter() - started)
+    raise typer.Exit(0 if ok else 1)
+
+
+def _select(properties: list[str] | None) -> list[Property]:
+    try:
+        return select(properties or None)
+    except ValueError as error:
+        raise Misuse(str(error), "ordinate verify --list") from None
+
+
+def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, PositionEncoding]]:
+    """Every encoding asked for, before anything is measured; bare names stand for their examples."""
+    examples = example_specs(sizes["head_dim"])
+    created = []
+    for name in names or examples:
+        spec = examples.get(name) or examples.get(f"rope+{name}") or name
+        try:
+            created.append((name, create(spec, **sizes)))
+        except (ValueError, TypeError) as error:
+            hint = "ordinate verify --list" if "unknown" in str(error) else "ordinate verify --help"
+            raise Misuse(str(error), hint) from None
+    return created
+
+
+def _with_progress(
+    encodings: list[tuple[str, PositionEncoding]],
+) -> Iterator[tuple[str, PositionEncoding]]:
+    """The same, with a bar on the error stream while somebody watches it."""
+    columns = (TextColumn("measuring {task.description:<17}"), BarColumn(), MofNCompleteColumn())
+    shown = sys.stderr.isatty() and len(encodings) > 1
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
+        task = progress.add_task("", total=len(encodings))
+        for name, encoding in encodings:
+            progress.update(task, description=name)
+            yield name, encoding
+            progress.advance(task)
+
+
+def _print(reports: list[VerifyReport], chosen: list[Property], seconds: float) -> None:
+    console = Console(highlight=False)
+    if len(reports) == 1:
+        print_one(console, reports[0])
+    else:
+        print_several(console, reports, chosen)
+    for report in reports:
+        for result in report.failures:
+            line = Text.assemble(
+                ("✗ ", "bold red"), f"{report.name}, {result.property}: {result.figure}"
+            )
+            console.print(line)
+    judged = sum(r.status in ("holds", "fails") for report in reports for r in report)
+    failed = sum(len(report.failures) for report in reports)
+    count = "1 encoding" if len(reports) == 1 else f"{len(reports)} encodings"
+    verdict = f"[red]{failed} of {judged} fail[/]" if failed else f"all {judged} hold"
+    console.print(f"\n{count}, {judged} properties claimed or required: {verdict}. {seconds:.0f} s")
+
+
+def _print_list(head_dim: int) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("[bold]encodings[/]  (options after a colon, see ordinate.create)")
+    for name, spec in example_specs(head_dim).items():
+        shown = spec if len(spec) < 60 else f"{spec[:57]}…"
+        console.print(f"  {name:<18} {'' if shown == name else shown}", markup=False)
+    console.print("\n[bold]properties[/]  (* required of every encoding)")
+    for item in PROPERTIES.values():
+        console.print(f"{'*' if item.required else ' '} {item.name:<25} {item.meaning}", markup=False)

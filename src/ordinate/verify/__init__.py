@@ -1,0 +1,1 @@
+"""The properties of an encoding, each measured by running it."""

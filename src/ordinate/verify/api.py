@@ -1,0 +1,123 @@
+"""`verify`: measure an encoding's properties and hold them against its claims."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+
+from ..checks import nearest
+from ..encoding import Combined, PositionEncoding
+from .properties import PROPERTIES, Property, claims_of
+from .report import NotApplicable, Status, VerifyReport, VerifyResult
+from .setting import Setting
+
+
+def verify(
+    encoding: PositionEncoding,
+    *,
+    properties: str | Iterable[str] | None = None,
+    name: str | None = None,
+    d_model: int | None = None,
+    num_heads: int | None = None,
+    head_dim: int | None = None,
+    train_length: int | None = None,
+    seed: int = 0,
+) -> VerifyReport:
+    """Measure what an encoding claims, by running it: in float64 on the CPU, on a copy.
+
+    Works for any `PositionEncoding`. What a class claims is its ``claims``; some properties every
+    encoding must have. A property that is not claimed is measured all the same and reported as such.
+    A hook that raises is a failure with its message. Parameters are taken as they are, save tables that
+    are still zero throughout, which are filled with noise: they say nothing about order yet.
+
+    Args:
+        properties: Names of properties, or unambiguous beginnings; default all.
+        name: What the report calls the encoding. Default: its class.
+        d_model, num_heads, head_dim: The model around it. Default: what the encoding says of itself.
+        train_length: The length it is taken to be trained at. Default: the encoding's own
+            ``max_positions`` or its scaling's ``original_max_position``, else 4096.
+
+    Raises:
+        ValueError: An unknown property, asked for or claimed.
+
+    Example:
+        >>> report = ordinate.verify(ordinate.ALiBi(8), properties=["slopes", "decay with distance"])
+        >>> print(report["slopes"].figure)
+        8 straight lines, steepest 0.5 per position, gentlest 0.00391
+    """
+    if not isinstance(encoding, PositionEncoding):
+        raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+    chosen = select(properties)
+    claims = claims_of(encoding)
+    for claim in sorted(claims):
+        if claim not in PROPERTIES:
+            raise ValueError(
+                f"claims of {type(encoding).__name__} must be properties, got {claim!r}"
+                f"{nearest(claim, PROPERTIES)}"
+            )
+    setting = Setting.infer(
+        encoding, d_model=d_model, num_heads=num_heads, head_dim=head_dim, train_length=train_length, seed=seed
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        subject = _in_float64(encoding)
+        with torch.no_grad():
+            results = tuple(_judge(item, subject, setting, claims) for item in chosen)
+    return VerifyReport(name or _name(encoding), setting, results)
+
+
+def select(properties: str | Iterable[str] | None) -> list[Property]:
+    """Properties by name or by an unambiguous beginning of one; hyphens stand for spaces."""
+    if properties is None:
+        return list(PROPERTIES.values())
+    names = [properties] if isinstance(properties, str) else list(properties)
+    chosen = []
+    for name in names:
+        wanted = name.strip().lower().replace("-", " ").replace("_", " ").replace("≡", "equals")
+        found = [item for item in PROPERTIES.values() if item.name == wanted]
+        found = found or [
+            item for item in PROPERTIES.values() if wanted and item.name.startswith(wanted)
+        ]
+        if len(found) != 1:
+            why = f"; it could be {' or '.join(repr(item.name) for item in found)}" if found else ""
+            raise ValueError(f"unknown property {name!r}{why or nearest(wanted, PROPERTIES)}")
+        chosen.append(found[0])
+    return [item for item in PROPERTIES.values() if item in chosen]
+
+
+def _judge(
+    item: Property, encoding: PositionEncoding, setting: Setting, claims: frozenset[str]
+) -> VerifyResult:
+    try:
+        measured = item.measure(encoding, setting)
+    except NotApplicable as reason:
+        status = Status.FAILS if item.name in claims else Status.NOT_APPLICABLE
+        return VerifyResult(item.name, status, None, None, "", str(reason))
+    except Exception as error:
+        text = " ".join(str(error).split()) or "no message"
+        said = f"{type(error).__name__}: {text[:300]}"
+        return VerifyResult(item.name, Status.FAILS, None, None, "", said)
+    if item.required or item.name in claims:
+        status = Status.HOLDS if measured.holds else Status.FAILS
+    else:
+        status = Status.NOT_CLAIMED
+    return VerifyResult(
+        item.name, status, measured.holds, measured.value, measured.unit, measured.sentence
+    )
+
+
+def _in_float64(encoding: PositionEncoding) -> PositionEncoding:
+    subject = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
+    with torch.no_grad():
+        for parameter in subject.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(std=0.02)
+    return subject
+
+
+def _name(encoding: PositionEncoding) -> str:
+    if isinstance(encoding, Combined):
+        return " + ".join(_name(part) for part in encoding.encodings) or "Combined()"
+    return "NoPE" if type(encoding) is PositionEncoding else type(encoding).__name__

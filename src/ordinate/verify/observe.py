@@ -1,0 +1,157 @@
+"""What an encoding does, seen from outside: through its three hooks, in float64, on known inputs.
+
+Nothing here knows any encoding by name, so that whatever is measured can be measured of one a user
+wrote a minute ago.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention.call import scaled_dense
+from ..bias.add import parts_of
+from ..bias.types import Bias
+from ..encoding import Combined, PositionEncoding
+from .report import NotApplicable
+from .setting import Setting
+
+HOOKS = ("embed", "rotate", "bias")
+
+
+def hooks_of(encoding: PositionEncoding) -> frozenset[str]:
+    """The hooks an encoding overrides; of a combination, those of its parts."""
+    if isinstance(encoding, Combined):
+        return frozenset().union(*(hooks_of(part) for part in encoding.encodings))
+    return frozenset(
+        hook for hook in HOOKS if getattr(type(encoding), hook) is not getattr(PositionEncoding, hook)
+    )
+
+
+def need(hook: str, encoding: PositionEncoding) -> None:
+    """Stop a measurement of what an encoding does not do."""
+    reasons = {
+        "embed": "it adds no code to the embeddings",
+        "rotate": "it does not turn queries and keys",
+        "bias": "it adds nothing to the scores",
+    }
+    if hook not in hooks_of(encoding):
+        raise NotApplicable(reasons[hook])
+
+
+def fixed_length(encoding: PositionEncoding, setting: Setting) -> int | None:
+    """The length all calls agree on, for encodings that ask: one past the training length."""
+    return 2 * setting.train_length if encoding.length_dependent else None
+
+
+def codes(
+    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"]
+) -> Float[Tensor, "seq d_model"]:
+    """What `embed` adds at each position, on an input that is the same everywhere."""
+    need("embed", encoding)
+    x = setting.signs(setting.d_model).repeat(1, len(positions), 1)
+    return encoding.embed(x.clone(), positions)[0] - x[0]
+
+
+def turned(
+    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"], x: Tensor | None = None
+) -> Float[Tensor, "seq channels"]:
+    """What `rotate` makes of a query that is the same at each position; all heads side by side.
+
+    Args:
+        x: ``[heads, head_dim]`` in place of random signs.
+    """
+    need("rotate", encoding)
+    if x is None:
+        x = setting.signs(setting.num_heads, setting.head_dim)
+    q = x[None, :, None].repeat(1, 1, len(positions), 1)
+    length = fixed_length(encoding, setting)
+    rotated, _ = encoding.rotate(q, q.clone(), positions, positions, lengths=length)
+    return rotated[0].transpose(0, 1).flatten(1)
+
+
+def bias_by_distance(
+    encoding: PositionEncoding,
+    setting: Setting,
+    distances: Int[Tensor, " count"],
+    dtype: torch.dtype = torch.float64,
+) -> Float[Tensor, "heads count"]:
+    """What `bias` adds to the scores of one query with keys that are alike, at these distances."""
+    need("bias", encoding)
+    query = torch.stack((distances.amax(), distances.new_zeros(()))).amax()
+    q = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
+    k = q.repeat(1, 1, len(distances), 1)
+    x = setting.signs(1, 1, setting.d_model).to(dtype)
+    bias = encoding.bias(q, k, query[None], query - distances, x=x)
+    if bias is None:
+        return torch.zeros(setting.num_heads, len(distances), dtype=dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return _dense(bias, encoding, setting, wide)[0, :, 0]
+
+
+def logits(
+    encoding: PositionEncoding,
+    setting: Setting,
+    x: Float[Tensor, "batch seq d_model"],
+    q_positions: Int[Tensor, " q"],
+    k_positions: Int[Tensor, " seq"],
+) -> Float[Tensor, "batch heads q seq"]:
+    """The scores of the last tokens of ``x`` with all of them, before any mask and softmax.
+
+    Queries and keys are the embedded tokens themselves, cut into heads.
+    """
+    hidden = encoding.embed(x.clone(), k_positions)
+    k = _heads(hidden, setting)
+    q = k[:, :, -len(q_positions) :].clone()
+    bias = encoding.bias(q, k, q_positions, k_positions, x=hidden)
+    length = fixed_length(encoding, setting)
+    q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=length)
+    scores = q @ k.transpose(-1, -2) * _scale(encoding, setting)
+    return scores if bias is None else scores + _dense(bias, encoding, setting, scores.dtype)
+
+
+def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
+    """Whether attention refuses the encoding's bias without a causal mask."""
+    q = setting.signs(1, setting.num_heads, 2, setting.head_dim)
+    bias = encoding.bias(q, q.clone(), x=setting.signs(1, 2, setting.d_model))
+    return bias is not None and bool(bias.causal_only)
+
+
+def signature(
+    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"]
+) -> Float[Tensor, "seq channels"]:
+    """Everything by which an encoding may tell positions apart; a bias tells distances apart."""
+    hooks = hooks_of(encoding)
+    seen = []
+    if "embed" in hooks:
+        seen.append(codes(encoding, setting, positions))
+    if "rotate" in hooks:
+        seen.append(turned(encoding, setting, positions))
+    if "bias" in hooks:
+        seen.append(bias_by_distance(encoding, setting, positions).t())
+    return torch.cat(seen, dim=-1) if seen else torch.zeros(len(positions), 1, dtype=torch.float64)
+
+
+def _scale(encoding: PositionEncoding, setting: Setting) -> float:
+    return encoding.logit_factor / math.sqrt(setting.head_dim)
+
+
+def _dense(bias: Bias, encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> Tensor:
+    scale = _scale(encoding, setting)
+    total = torch.zeros((), dtype=dtype)
+    for part in parts_of(bias):
+        total = total + scaled_dense(part, scale, dtype)
+    return total
+
+
+def _heads(
+    x: Float[Tensor, "batch seq d_model"], setting: Setting
+) -> Float[Tensor, "batch heads seq d"]:
+    """Tokens cut into heads; where the sizes do not fit, through one fixed random projection."""
+    width = setting.num_heads * setting.head_dim
+    if x.shape[-1] != width:
+        x = x @ setting.random(x.shape[-1], width) / math.sqrt(x.shape[-1])
+    return x.unflatten(-1, (setting.num_heads, setting.head_dim)).transpose(1, 2)

@@ -1,0 +1,161 @@
+"""What verification returns: measured figures, and what they mean for the encoding's claims."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from .setting import Setting
+
+
+class Status(StrEnum):
+    """What a measurement means for an encoding."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    NOT_CLAIMED = "not claimed"
+    NOT_APPLICABLE = "not applicable"
+
+    @property
+    def mark(self) -> str:
+        return {"holds": "✓", "fails": "✗", "not claimed": "·", "not applicable": "–"}[self.value]
+
+
+class NotApplicable(Exception):
+    """Raised by a measurement that has nothing to measure; the message says why."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One figure: a number, its unit, and the sentence it stands in.
+
+    Attributes:
+        holds: Whether the encoding has the property; a claim is judged by it.
+        sentence: With ``{}`` where the number goes.
+    """
+
+    holds: bool
+    value: float
+    unit: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """One property of one encoding.
+
+    Attributes:
+        holds: What was measured, claimed or not; None, as `value`, where nothing could be.
+        sentence: With ``{}`` where the value goes, or the reason there is none.
+    """
+
+    property: str
+    status: Status
+    holds: bool | None
+    value: float | None
+    unit: str
+    sentence: str
+
+    @property
+    def figure_of(self) -> str:
+        """The measurement as one short line."""
+        return figure_of([self])
+
+    def to_dict(self) -> dict[str, Any]:
+        finite = self.value is not None and math.isfinite(self.value)
+        return {
+            "property": self.property,
+            "status": self.status.value,
+            "holds": self.holds,
+            "value": self.value if finite else None,
+            "unit": self.unit,
+            "figure": self.figure,
+        }
+
+
+@dataclass(frozen=True)
+class VerifyReport(Sequence[VerifyResult]):
+    """The results for one encoding; prints as a table.
+
+    Example:
+        >>> report = ordinate.verify(ordinate.RoPE(64))
+        >>> report.ok, report["shift invariance"].status.value
+        (True, 'holds')
+    """
+
+    name: str
+    setting: Setting
+    results: tuple[VerifyResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything claimed or required of every encoding holds."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[VerifyResult]:
+        return [result for result in self.results if result.status is Status.FAILS]
+
+    def __getitem__(self, key):
+        if not isinstance(key, str):
+            return self.results[key]
+        for result in self.results:
+            if result.property == key:
+                return result
+        raise KeyError(key)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[VerifyResult]:
+        return iter(self.results)
+
+    def __str__(self) -> str:
+        left = max((len(result.property) for result in self.results), default=0)
+        middle = max((len(result.status) for result in self.results), default=0)
+        indent = " " * (left + middle + 6)
+        lines = [f"{self.name}  ({self.setting})"]
+        for result in self.results:
+            head = f"{result.status.mark} {result.property:<{left}}  {result.status:<{middle}}  "
+            lines += textwrap.wrap(
+                head + result.figure, width=110, subsequent_indent=indent, break_on_hyphens=False
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same, ready for JSON."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "setting": self.setting.to_dict(),
+            "results": [result.to_dict() for result in self.results],
+        }
+
+
+def figure(results: Sequence[VerifyResult]) -> str:
+    """A figure, or the range of several that differ in nothing but their number."""
+    values = [result.value for result in results if result.value is not None]
+    if not values:
+        return results[0].sentence
+    low, high = short(min(values)), short(max(values))
+    return results[0].sentence.replace("{}", low if low == high else f"{low} to {high}")
+
+
+def short(value: float) -> str:
+    """Whole numbers whole, others to the digits a reader can use.
+
+    Example:
+        >>> short(4096.0), short(0.123456), short(3.21e-16)
+        ('4096', '0.123', '3.2e-16')
+    """
+    if value == 0 or (float(value).is_integer() and abs(value) < 1e9):
+        return str(int(value))
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
