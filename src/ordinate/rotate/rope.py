@@ -200,7 +200,7 @@ class RoPE(PositionEncoding):
         if keys is queries and q_lengths is k_lengths:
             return q_rotation.apply_both(q, k)
         k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
-        return q_rotation.apply(q, "q"), k_rotation.apply(k, "k")
+        return q_rotation.apply_both(q, k, k_rotation)
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]

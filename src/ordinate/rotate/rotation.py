@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64
@@ -35,7 +36,7 @@ class Rotation:
     factor: float
     layout: Layout
     head_dim: int
-    _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = field(
+    _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -79,6 +80,8 @@ class Rotation:
         if inplace:
             _check_writable("q", q)
             _check_writable("k", k)
+            if q is k:
+                raise ValueError("k must be another tensor than q to be turned in place, got q twice")
         q_tables = self.cos_sin(compute_dtype(q.dtype))
         k_tables = q_tables
         if k_rotation is not self or compute_dtype(k.dtype) != q_tables[0].dtype:

@@ -1,0 +1,1 @@
+"""Triton kernels; nothing outside their callers' chosen branch imports this package."""

@@ -1,0 +1,191 @@
+"""The rotation as one kernel for q and k: registered with PyTorch, gradient included.
+
+Under `torch.compile` and tracing the kernel is the operator ``ordinate::rotate``, with a fake and a
+gradient; plain eager calls go straight to the launch, for an operator's way through the dispatcher
+takes as long on the host as the kernel takes on the device. Triton is imported by the first launch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+
+_TRITON_FOUND = importlib.util.find_spec("triton") is not None
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_capable: dict[torch.device, bool] = {}
+
+Tables = tuple[Tensor, Tensor]  # cos and sin, float32 [batch or 1, seq, pairs]
+
+
+def supports(*tensors: Tensor) -> bool:
+    """Whether the kernel takes these tensors: CUDA, one device, one dtype of 16 or 32 bits."""
+    first = tensors[0]
+    return (
+        first.is_cuda
+        and _TRITON_FOUND
+        and first.dtype in _DTYPES
+        and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
+        and _is_capable(first.device)
+    )
+
+
+def _is_capable(device: torch.device) -> bool:
+    if torch.compiler.is_compiling():
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device not in _capable:
+        _capable[device] = torch.cuda.get_device_capability(device) >= (8, 0)
+    return _capable[device]
+
+
+def rotate(
+    q: Tensor, k: Tensor | None, q_tables: Tables, k_tables: Tables, *, interleaved: bool
+) -> tuple[Tensor, Tensor]:
+    """Turn q and k, ``[batch, heads, seq, head_dim]`` each, in one launch; they are not modified.
+
+    The outputs keep the memory format of the inputs, so that a view ``[batch, seq, heads, head_dim]``
+    behind a transpose stays one.
+
+    Args:
+        k: None to turn q alone; the second result is then empty.
+    """
+    k = _no_heads(q) if k is None else k
+    return _rotate(q, k, *q_tables, *k_tables, interleaved, False)
+
+
+def rotate_(
+    q: Tensor, k: Tensor | None, q_tables: Tables, k_tables: Tables, *, interleaved: bool
+) -> None:
+    """Turn q and k in their own memory. Nothing is recorded for autograd.
+
+    Args:
+        q, k: With unit stride along head_dim and no element twice in memory.
+    """
+    k = _no_heads(q) if k is None else k
+    arguments = (q, k, *q_tables, *k_tables, interleaved)
+    if not _is_plain(q, k):
+        _rotate_in_place_op(*arguments)
+        return
+    _launch_in_place(*arguments)
+    # Whoever saved q or k for a backward pass must learn that they are no longer what they were.
+    torch.autograd.graph.increment_version([x for x in (q, k) if not x.is_inference()])
+
+
+def _rotate(
+    q: Tensor, k: Tensor,
+    q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
+    interleaved: bool, inverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    arguments = (q, k, q_cos, q_sin, k_cos, k_sin, interleaved, inverse)
+    turned: tuple[Tensor, Tensor]
+    if not _is_plain(q, k):
+        turned = _rotate_op(*arguments)
+    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        turned = _Rotate.apply(*arguments)
+    else:
+        turned = _launch(*arguments)
+    return turned
+
+
+def _is_plain(q: Tensor, k: Tensor) -> bool:
+    """Whether nobody watches: no compiler, tracer, dispatch mode, subclass or forward-mode gradient."""
+    return not (
+        torch.compiler.is_compiling()
+        or _python_dispatch.is_in_torch_dispatch_mode()
+        or torch.jit.is_tracing()
+        or type(q) is not Tensor
+        or type(k) is not Tensor
+        or forward_ad._current_level >= 0
+    )
+
+
+def _no_heads(x: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], 0, x.shape[2], x.shape[3]))
+
+
+def _output_like(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    return out if out.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _launch(
+    q: Tensor, k: Tensor,
+    q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
+    interleaved: bool, inverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q_out, k_out = _output_like(q), _output_like(k)
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    k = k if k.stride(-1) == 1 else k.contiguous()
+    _turn(q, k, q_out, k_out, q_cos, q_sin, k_cos, k_sin, interleaved, inverse)
+    return q_out, k_out
+
+
+def _launch_in_place(
+    q: Tensor, k: Tensor,
+    q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
+    interleaved: bool,
+) -> None:  # fmt: skip
+    _turn(q, k, q, k, q_cos, q_sin, k_cos, k_sin, interleaved, False)
+
+
+def _turn(
+    q: Tensor, k: Tensor, q_out: Tensor, k_out: Tensor,
+    q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
+    interleaved: bool, inverse: bool,
+) -> None:  # fmt: skip
+    from ..kernels import rope
+
+    tables = [table.contiguous() for table in (q_cos, q_sin, k_cos, k_sin)]
+    if q.is_cuda and q.device.index != torch.cuda.current_device():
+        with torch.cuda.device(q.device):
+            rope.turn(q, k, q_out, k_out, *tables, interleaved=interleaved, inverse=inverse)
+    else:
+        rope.turn(q, k, q_out, k_out, *tables, interleaved=interleaved, inverse=inverse)
+
+
+def _save_tables(ctx, inputs, output) -> None:
+    *_, q_cos, q_sin, k_cos, k_sin, ctx.interleaved, ctx.inverse = inputs
+    ctx.save_for_backward(q_cos, q_sin, k_cos, k_sin)
+
+
+def _turn_back(ctx, q_grad: Tensor, k_grad: Tensor):
+    """The gradient of a turn is the opposite turn; a factor in the tables multiplies it alike."""
+    needs_q, needs_k = ctx.needs_input_grad[:2]
+    q_cos, q_sin, k_cos, k_sin = ctx.saved_tensors
+    flags = ctx.interleaved, not ctx.inverse
+    if needs_q and needs_k:
+        q_grad, k_grad = _rotate(q_grad, k_grad, q_cos, q_sin, k_cos, k_sin, *flags)
+    elif needs_q:
+        q_grad = _rotate(q_grad, _no_heads(q_grad), q_cos, q_sin, q_cos, q_sin, *flags)[0]
+    elif needs_k:
+        k_grad = _rotate(k_grad, _no_heads(k_grad), k_cos, k_sin, k_cos, k_sin, *flags)[0]
+    return q_grad if needs_q else None, k_grad if needs_k else None, *(None,) * 6
+
+
+class _Rotate(torch.autograd.Function):
+    """The operator's gradient without the operator."""
+
+    forward = staticmethod(_launch)
+    setup_context = staticmethod(_save_tables)
+    backward = staticmethod(_turn_back)
+
+
+_TABLES_SCHEMA = "Tensor q_cos, Tensor q_sin, Tensor k_cos, Tensor k_sin, bool interleaved"
+_rotate_op = torch.library.custom_op(
+    "ordinate::rotate",
+    _launch,
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, {_TABLES_SCHEMA}, bool inverse) -> (Tensor, Tensor)",
+)
+_rotate_op.register_fake(lambda q, k, *tables_and_flags: (_output_like(q), _output_like(k)))
+_rotate_op.register_autograd(_turn_back, setup_context=_save_tables)
+_rotate_in_place_op = torch.library.custom_op(
+    "ordinate::rotate_",
+    _launch_in_place,
+    mutates_args=("q", "k"),
+    schema=f"(Tensor(a!) q, Tensor(b!) k, {_TABLES_SCHEMA}) -> ()",
+)
+_rotate_in_place_op.register_fake(lambda *arguments: None)
