@@ -81,6 +81,8 @@ class T5Bias(PositionEncoding):
             )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bool(bidirectional)
+        if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not
+            self.claims = self.claims - {"bucket coverage"}
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
         with torch.device("cpu"):  # also when the module itself is made on meta
             past = self.buckets(torch.arange(max_distance + 1)).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import sys
@@ -18,7 +17,6 @@ from .errors import Misuse
 app = typer.Typer(
     name="ordinate",
     help="Position encodings for Transformers: exact, fast and visible.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -27,7 +25,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         print(f"ordinate {ordinate.__version__}")
         raise typer.Exit
@@ -35,8 +33,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    version: bool | None = typer.Option(
+        None, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     pass
@@ -51,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to fail
     try:
-        code = app(args=list(arguments), standalone_mode=False, prog_name="ordinate")
+        code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="ordinate")
+        sys.stdout.flush()  # so that a reader who left is noticed here
         return code if isinstance(code, int) else 0
     except BrokenPipeError:  # the reader, head or less, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,17 +61,13 @@ def run(arguments: Sequence[str]) -> int:
         # typer ships its own copy of click, or needs it; either way misuse knows its message.
         if not hasattr(error, "format_message"):
             raise
-        sentence = error.format_message()
-        return _refuse(sentence, _hint(arguments)) if sentence else 0
+        return _refuse(error.format_message(), _hint(arguments))
 
 
 def _hint(arguments: Sequence[str]) -> str:
-    commands = [command.name or "" for command in app.registered_commands]
-    first = next((word for word in arguments if not word.startswith("-")), "")
-    if first in commands:
-        return f"ordinate {first} --help"
-    close = difflib.get_close_matches(first, commands, n=1)
-    return f"did you mean 'ordinate {close[0]}'?" if close else "ordinate --help"
+    commands = [command.name for command in app.registered_commands]
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    return f"ordinate {first} --help" if first in commands else "ordinate --help"
 
 
 def _refuse(sentence: str, hint: str) -> int:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..verify.properties import Property
-from ..verify.report import Status, VerifyReport, VerifyResult, figure
+from ..verify.report import Status, VerifyReport, VerifyResult, figure_of
 
 _STYLES = {
     Status.HOLDS: "green",
@@ -19,30 +19,35 @@ _STYLES = {
     Status.NOT_APPLICABLE: "dim",
 }
 
+# Of these a range says enough; counts are each their own.
+_SPANNABLE = ("relative", "logits", "distance")
+
 
 def print_one(console: Console, report: VerifyReport) -> None:
     """One encoding: a line for each property that applies to it."""
     console.print(f"[bold]{escape(report.name)}[/]  [dim]{report.setting}[/]\n")
-    table = _grid(max((len(result.property) for result in report), default=0))
+    table = _grid(max((len(result.name) for result in report), default=0))
     skipped = [result for result in report if result.status is Status.NOT_APPLICABLE]
     for result in report:
         if result not in skipped:
-            table.add_row(_mark(result.status), result.property, _figure([result]))
+            table.add_row(_mark(result.status), result.name, _figure([result]))
     console.print(table)
     if skipped:
-        names = ", ".join(result.property for result in skipped)
+        names = ", ".join(result.name for result in skipped)
         console.print(Text(f"\n– does not apply: {names}", style="dim"))
     _print_legend(console)
 
 
 def print_several(console: Console, reports: Sequence[VerifyReport], chosen: Sequence[Property]) -> None:
     """Several encodings: the figures property by property, then who has what."""
-    console.print(f"[dim]{len(reports)} encodings at {reports[0].setting}; in float64[/]")
+    console.print(Text(f"{len(reports)} encodings · {reports[0].setting}", style="dim"))
+    note = "learned tables as they are initialised; float64 where no other type is named"
+    console.print(Text(note, style="dim"))
     names = [report.name for report in reports]
     for item in chosen:
         title = Text.assemble((f"\n{item.name}", "bold"), (f"  {item.meaning}", "dim"))
         console.print(title)
-        table = _grid(26)
+        table = _grid(24)
         for status in (Status.FAILS, Status.HOLDS, Status.NOT_CLAIMED):
             for group in _groups(reports, item.name, status):
                 who = together([name for name, _ in group], names)
@@ -61,11 +66,12 @@ def _groups(
     reports: Sequence[VerifyReport], name: str, status: Status
 ) -> list[list[tuple[str, VerifyResult]]]:
     """Results of one status, those that differ in their number alone together."""
-    groups: dict[tuple[str, bool | None], list[tuple[str, VerifyResult]]] = {}
+    groups: dict[tuple[str, bool | None, str | None], list[tuple[str, VerifyResult]]] = {}
     for report in reports:
         result = report[name]
         if result.status is status:
-            groups.setdefault((result.sentence, result.holds), []).append((report.name, result))
+            exact = None if result.unit in _SPANNABLE else result.figure
+            groups.setdefault((result.sentence, result.holds, exact), []).append((report.name, result))
     return list(groups.values())
 
 
@@ -83,7 +89,7 @@ def together(names: Sequence[str], everyone: Sequence[str]) -> str:
         return f"all but {', '.join(others)}"
     scaled = [name for name in everyone if name.startswith("rope+")]
     if len(scaled) > 2 and set(scaled) <= set(names):
-        plain = "rope, with any scaling too" if "rope" in names else "rope with any scaling"
+        plain = "rope (any scaling)" if "rope" in names else "rope with any scaling"
         rest = [name for name in names if name != "rope" and name not in scaled]
         return ", ".join([*rest, plain])
     brief, seen = [], False
@@ -140,5 +146,5 @@ def _mark(status: Status) -> Text:
 
 def _figure(results: Sequence[VerifyResult]) -> Text:
     status = results[0].status
-    text = figure(results)
+    text = figure_of(results)
     return Text(text, style="dim" if status is Status.NOT_APPLICABLE else "")

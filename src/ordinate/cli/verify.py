@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def verify_command(
     names: list[str] | None = typer.Argument(
         None,
-        metavar="[NAME]...",
+        metavar="NAME",
         help="Encodings, as in ordinate.create. Default: all.",
         show_default=False,
     ),
@@ -74,6 +74,7 @@ def verify_command(
         _print_list(head_dim)
         return
     chosen = _select(properties)
+    _check_sizes(**{"--head-dim": head_dim, "--heads": heads, "--train-length": train_length})
     width = heads * head_dim if d_model is None else d_model
     encodings = _create_all(
         names, d_model=width, num_heads=heads, head_dim=head_dim, max_positions=train_length
@@ -95,6 +96,12 @@ def verify_command(
     raise typer.Exit(0 if ok else 1)
 
 
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise Misuse(f"{name} must be at least 1, got {size}", "ordinate verify --help")
+
+
 def _select(properties: list[str] | None) -> list[Property]:
     try:
         return select(properties or None)
@@ -106,6 +113,7 @@ def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, Positi
     """Every encoding asked for, before anything is measured; bare names stand for their examples."""
     examples = example_specs(sizes["head_dim"])
     created = []
+    torch.manual_seed(0)  # learned tables, and so their figures, are the same every time
     for name in names or examples:
         spec = examples.get(name) or examples.get(f"rope+{name}") or name
         try:
@@ -138,15 +146,15 @@ def _print(reports: list[VerifyReport], chosen: list[Property], seconds: float) 
         print_several(console, reports, chosen)
     for report in reports:
         for result in report.failures:
-            line = Text.assemble(
-                ("✗ ", "bold red"), f"{report.name}, {result.property}: {result.figure}"
-            )
+            line = Text.assemble(("✗ ", "bold red"), f"{report.name}, {result.name}: {result.figure}")
             console.print(line)
     judged = sum(r.status in ("holds", "fails") for report in reports for r in report)
     failed = sum(len(report.failures) for report in reports)
     count = "1 encoding" if len(reports) == 1 else f"{len(reports)} encodings"
-    verdict = f"[red]{failed} of {judged} fail[/]" if failed else f"all {judged} hold"
-    console.print(f"\n{count}, {judged} properties claimed or required: {verdict}. {seconds:.0f} s")
+    failing = f", [bold red]{failed} fail[/]" if failed else ""
+    console.print(
+        f"\n{count}: {judged - failed} of {judged} claims and requirements hold{failing} ({seconds:.0f} s)"
+    )
 
 
 def _print_list(head_dim: int) -> None:

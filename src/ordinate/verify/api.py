@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Iterable
 
 import torch
@@ -45,7 +46,7 @@ def verify(
     Example:
         >>> report = ordinate.verify(ordinate.ALiBi(8), properties=["slopes", "decay with distance"])
         >>> print(report["slopes"].figure)
-        8 straight lines, steepest 0.5 per position, gentlest 0.00391
+        8 straight lines, 0.00391 to 0.5 per position
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
@@ -82,9 +83,18 @@ def select(properties: str | Iterable[str] | None) -> list[Property]:
         ]
         if len(found) != 1:
             why = f"; it could be {' or '.join(repr(item.name) for item in found)}" if found else ""
-            raise ValueError(f"unknown property {name!r}{why or nearest(wanted, PROPERTIES)}")
+            raise ValueError(f"unknown property {name!r}{why or _suggest(wanted)}")
         chosen.append(found[0])
     return [item for item in PROPERTIES.values() if item in chosen]
+
+
+def _suggest(wanted: str) -> str:
+    """What was likely meant, whether a whole name or the first word of one was misspelt."""
+    first_words = {name.split()[0]: name for name in PROPERTIES}
+    close = difflib.get_close_matches(wanted, first_words, n=2)
+    if " " in wanted or not close:
+        return nearest(wanted, PROPERTIES)
+    return "; did you mean " + " or ".join(repr(first_words[word]) for word in close) + "?"
 
 
 def _judge(

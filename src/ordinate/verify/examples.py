@@ -30,6 +30,8 @@ def example_specs(head_dim: int = 64) -> dict[str, str]:
             specs["rope+longrope"] = f"rope+longrope:{_longrope_options(head_dim // 2)}"
         else:
             options = _SCALINGS.get(name)
+            if name == "proportional" and head_dim < 8:
+                options = "fraction=1.0"  # a quarter of so few pairs would be none
             specs[f"rope+{name}"] = f"rope+{name}:{options}" if options else f"rope+{name}"
     return specs
 

@@ -28,7 +28,7 @@ class Property:
 
 _ALL = (
     Property("permutation equivariance", "perm",
-             "alone, attention cannot tell the order; so it can",
+             "attention alone is blind to order, with it not",
              order.permutation_equivariance, required=True),
     Property("uniqueness", "uniq", "no two positions look alike", order.uniqueness),
     Property("determinism", "same", "the same call gives the same bits, whatever came before",

@@ -49,11 +49,12 @@ class VerifyResult:
     """One property of one encoding.
 
     Attributes:
+        name: The property.
         holds: What was measured, claimed or not; None, as `value`, where nothing could be.
         sentence: With ``{}`` where the value goes, or the reason there is none.
     """
 
-    property: str
+    name: str
     status: Status
     holds: bool | None
     value: float | None
@@ -61,14 +62,14 @@ class VerifyResult:
     sentence: str
 
     @property
-    def figure_of(self) -> str:
+    def figure(self) -> str:
         """The measurement as one short line."""
         return figure_of([self])
 
     def to_dict(self) -> dict[str, Any]:
         finite = self.value is not None and math.isfinite(self.value)
         return {
-            "property": self.property,
+            "property": self.name,
             "status": self.status.value,
             "holds": self.holds,
             "value": self.value if finite else None,
@@ -104,7 +105,7 @@ class VerifyReport(Sequence[VerifyResult]):
         if not isinstance(key, str):
             return self.results[key]
         for result in self.results:
-            if result.property == key:
+            if result.name == key:
                 return result
         raise KeyError(key)
 
@@ -115,12 +116,12 @@ class VerifyReport(Sequence[VerifyResult]):
         return iter(self.results)
 
     def __str__(self) -> str:
-        left = max((len(result.property) for result in self.results), default=0)
+        left = max((len(result.name) for result in self.results), default=0)
         middle = max((len(result.status) for result in self.results), default=0)
         indent = " " * (left + middle + 6)
         lines = [f"{self.name}  ({self.setting})"]
         for result in self.results:
-            head = f"{result.status.mark} {result.property:<{left}}  {result.status:<{middle}}  "
+            head = f"{result.status.mark} {result.name:<{left}}  {result.status:<{middle}}  "
             lines += textwrap.wrap(
                 head + result.figure, width=110, subsequent_indent=indent, break_on_hyphens=False
             )
@@ -138,7 +139,7 @@ class VerifyReport(Sequence[VerifyResult]):
         }
 
 
-def figure(results: Sequence[VerifyResult]) -> str:
+def figure_of(results: Sequence[VerifyResult]) -> str:
     """A figure, or the range of several that differ in nothing but their number."""
     values = [result.value for result in results if result.value is not None]
     if not values:

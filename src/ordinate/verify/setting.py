@@ -94,8 +94,8 @@ class Setting:
 
     def __str__(self) -> str:
         return (
-            f"head_dim {self.head_dim}, {self.num_heads} heads, d_model {self.d_model}, "
-            f"training length {self.train_length}"
+            f"head_dim {self.head_dim} · {self.num_heads} heads · d_model {self.d_model} · "
+            f"trained at {self.train_length}"
         )
 
 

@@ -14,7 +14,7 @@ from ..encoding import Combined, PositionEncoding
 from .observe import bias_by_distance, causal_only, codes, hooks_of, need, turned
 from .order import ROUNDING
 from .report import Measurement, NotApplicable, short
-from .setting import Setting
+from .setting import COUNT, Setting
 
 _IMPURE = 2.0**-20  # relative: what is left of a channel once its tone is taken out
 _MISREAD = 1e-4  # relative: how well a frequency is known from a few thousand positions
@@ -124,9 +124,8 @@ def slopes(encoding: PositionEncoding, setting: Setting) -> Measurement:
         return Measurement(False, off, "logits", "biases stray from a straight line by {}")
     distinct = len(torch.unique(slope)) == len(slope)
     falling = bool((slope > 0).all())
-    sentence = (
-        f"{len(slope)} straight lines, steepest {{}} per position, gentlest {short(float(slope.amin()))}"
-    )
+    gentlest = short(float(slope.amin()))
+    sentence = f"{len(slope)} straight lines, {gentlest} to {{}} per position"
     sentence += "" if distinct else "; heads share a slope"
     sentence += "" if falling else "; not all fall"
     return Measurement(distinct and falling, float(slope.amax()), "logits per position", sentence)
@@ -138,26 +137,21 @@ def bucket_coverage(encoding: PositionEncoding, setting: Setting) -> Measurement
     Which entries are reached is asked of the gradient of attention itself.
     """
     need("bias", encoding)
-    parameters = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
+    acting = encoding.encodings if isinstance(encoding, Combined) else [encoding]
+    parameters = [p for part in acting if "bias" in hooks_of(part) for p in part.parameters()]
     tables = [parameter for parameter in parameters if parameter.dim() > 1]
     if not tables:
         raise NotApplicable("it has no table over distances")
-    reach = max(setting.train_length, 2 * _table_rows(tables))
+    reach = max(COUNT, setting.train_length, 2 * max(max(table.shape) for table in tables))
     reached, rows = _reached_rows(encoding, setting, reach, tables)
     bias = bias_by_distance(encoding, setting, torch.arange(reach + 1))
     past = _groups(bias)
     alone = sum(1 for start, stop in past[:-1] if stop - start == 1)
     contiguous = len(past) == len(torch.unique(bias[:, [start for start, _ in past]], dim=1)[0])
-    sentence = (
-        f"{{}} of {rows} rows used; {alone} distances have their own, from {past[-1][0]} on all share"
-    )
+    sentence = f"{{}} of {rows} rows used; {alone} distances alone, {past[-1][0]}+ shared"
     if not contiguous:
         sentence += "; distances share a row with others between them"
     return Measurement(reached == rows and contiguous, reached, "rows", sentence)
-
-
-def _table_rows(tables: list[nn.Parameter]) -> int:
-    return max(max(table.shape) for table in tables)
 
 
 def _reached_rows(
