@@ -15,7 +15,7 @@ from .bias.alibi import ALiBi
 from .bias.clipped import ClippedBias
 from .bias.shaw import Shaw
 from .bias.t5 import T5Bias
-from .checks import nearest
+from .checks import check_positive_int, nearest
 from .embed.learned import Learned
 from .embed.sinusoidal import Sinusoidal
 from .encoding import Combined, NoPE, PositionEncoding
@@ -107,6 +107,10 @@ def create(
         >>> create("rope+yarn:factor=4", head_dim=64, max_positions=2048).scaling.factor
         4
     """
+    dimensions = {"d_model": d_model, "num_heads": num_heads, "head_dim": head_dim}
+    for name, value in {**dimensions, "max_positions": max_positions}.items():
+        if value is not None:
+            check_positive_int(name, value)
     if head_dim is None and d_model and num_heads and d_model % num_heads == 0:
         head_dim = d_model // num_heads
     context = {
@@ -160,7 +164,7 @@ def _literal(text: str) -> Any:
         return text.lower() == "true"
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return text
 
 

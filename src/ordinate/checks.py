@@ -18,9 +18,23 @@ def check_rank(name: str, tensor: Tensor, axes: str) -> None:
         raise ValueError(f"{name} must have shape [{axes}], got {list(tensor.shape)}")
 
 
+def check_table(name: str, table: Tensor, axes: str, lo: object) -> None:
+    """A table over distances: a rank, at least one distance, and the distance it starts from."""
+    check_rank(name, table, axes)
+    if table.shape[1] == 0:
+        raise ValueError(f"{name} must hold at least one distance, got {list(table.shape)}")
+    if not isinstance(lo, int):
+        raise TypeError(f"lo must be an int, the distance {name} starts from, got {lo!r}")
+
+
 def check_floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
+
+
+def check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
 def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
@@ -41,7 +55,8 @@ def check_number(
 ) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
+    # Not math.isfinite: under a compiler with dynamic=True a number may be a symbol.
+    if not -math.inf < value < math.inf:
         raise ValueError(f"{name} must be finite, got {value}")
     if above is not None and not value > above:
         raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")

@@ -27,6 +27,8 @@ def sequential(
         >>> sequential(3, start=7)
         tensor([7, 8, 9])
     """
+    if not torch.compiler.is_compiling():  # there a length may be symbolic
+        check_positive_int("length", length, minimum=0)
     return torch.arange(start, start + length, device=device)
 
 
@@ -41,7 +43,8 @@ def packed(
         >>> packed([2, 3])
         tensor([0, 1, 0, 1, 2])
     """
-    return torch.cat([torch.arange(int(n), device=device) for n in lengths])
+    counts = _counts(lengths)
+    return torch.cat([torch.arange(0), *(torch.arange(n) for n in counts)]).to(device)
 
 
 def segment_ids(
@@ -55,9 +58,15 @@ def segment_ids(
         >>> segment_ids([2, 3])
         tensor([0, 0, 1, 1, 1])
     """
-    return torch.repeat_interleave(
-        torch.arange(len(lengths), device=device), torch.as_tensor(lengths, device=device)
-    )
+    counts = torch.tensor(_counts(lengths), dtype=torch.int64)
+    return torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)
+
+
+def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
+    counts = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    for index, count in enumerate(counts):
+        check_positive_int(f"lengths[{index}]", count, minimum=0)
+    return counts
 
 
 def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
@@ -70,6 +79,9 @@ def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]
         >>> left_padded(torch.tensor([[False, False, True, True, True]]))
         tensor([[0, 0, 0, 1, 2]])
     """
+    if not isinstance(is_token, Tensor) or is_token.dtype != torch.bool:
+        kind = is_token.dtype if isinstance(is_token, Tensor) else type(is_token).__name__
+        raise TypeError(f"is_token must be a bool tensor, True at real tokens, got {kind}")
     return (is_token.long().cumsum(-1) - 1).clamp(min=0)
 
 
@@ -81,6 +93,8 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
         tensor([[0, 0, 0, 1, 1, 1],
                 [0, 1, 2, 0, 1, 2]])
     """
+    if not sizes:
+        raise ValueError("sizes must name at least one axis, got none")
     for axis, size in enumerate(sizes):
         check_positive_int(f"sizes[{axis}]", size)
     axes = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")
@@ -100,6 +114,8 @@ def randomized(
     Training on such draws shows a model large positions on short inputs (Ruoss et al. 2023,
     arXiv:2305.16843); draw at test time as well.
     """
+    check_positive_int("length", length, minimum=0)
+    check_positive_int("max_position", max_position)
     if length > max_position:
         raise ValueError(
             f"length must be at most max_position, the positions are distinct, "
@@ -110,9 +126,19 @@ def randomized(
 
 
 def as_positions(
-    name: str, positions: Tensor, *, batch: int, seq: int, device: torch.device, axes: int = 1
+    name: str,
+    positions: Tensor,
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    device: torch.device | None = None,
+    axes: int = 1,
 ) -> Int[Tensor, "..."]:
-    """Check what a caller passed and bring it to ``[batch or 1, seq]``, or ``[axes, batch or 1, seq]``."""
+    """Check what a caller passed and bring it to ``[batch or 1, seq]``, or ``[axes, batch or 1, seq]``.
+
+    Args:
+        batch, seq, device: What the positions must fit; None where they stand for themselves.
+    """
     if not isinstance(positions, Tensor):
         raise TypeError(f"{name} must be an integer tensor, got {type(positions).__name__}")
     if positions.dtype not in _INTEGERS:
@@ -123,11 +149,11 @@ def as_positions(
         raise ValueError(f"{name} must be [seq] or [batch, seq]{more}, got {list(positions.shape)}")
     if rank == 3 and positions.shape[0] != axes:
         raise ValueError(f"{name} must have {axes} axes, got {positions.shape[0]}")
-    if positions.shape[-1] != seq:
+    if seq is not None and positions.shape[-1] != seq:
         raise ValueError(f"{name} must have length {seq}, got {list(positions.shape)}")
-    if rank > 1 and positions.shape[-2] not in (1, batch):
+    if rank > 1 and batch is not None and positions.shape[-2] not in (1, batch):
         raise ValueError(f"{name} must have batch size 1 or {batch}, got {positions.shape[-2]}")
-    if positions.device != device:
+    if device is not None and positions.device != device:
         raise ValueError(f"{name} must be on {device}, got {positions.device}")
     positions = positions.long()
     return positions[None] if rank == 1 else positions

@@ -159,10 +159,12 @@ class YaRN(Scaling):
         check_number("beta_slow", self.beta_slow, above=0)
         check_number("beta_fast", self.beta_fast, above=self.beta_slow)
         check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
-        for name in ("attention_factor", "mscale", "mscale_all_dim"):
+        for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), at_least=0)
-        if self.attention_factor is None:
+        if self.attention_factor is not None:
+            check_number("attention_factor", self.attention_factor, above=0)
+        else:
             self._resolve(attention_factor=self._default_attention_factor())
         if self.mscale_all_dim:
             self._resolve(logit_factor=self._magnitude(self.mscale_all_dim) ** 2)
@@ -236,7 +238,7 @@ class LongRoPE(Scaling):
         if self.factor is not None:
             check_number("factor", self.factor, above=0)
         if self.attention_factor is not None:
-            check_number("attention_factor", self.attention_factor, at_least=0)
+            check_number("attention_factor", self.attention_factor, above=0)
         else:
             self._resolve(attention_factor=self._default_attention_factor())
 

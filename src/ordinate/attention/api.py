@@ -12,7 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..bias.types import Bias
-from ..checks import check_choice, check_floating, check_number, check_positive_int, check_rank
+from ..checks import (
+    check_bool,
+    check_choice,
+    check_floating,
+    check_number,
+    check_positive_int,
+    check_rank,
+)
 from ..encoding import Lengths, PositionEncoding
 from . import chunked, fused, reference, sdpa
 from .call import Call
@@ -199,6 +206,8 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name} must be on the device of q, {q.device}, got {tensor.device}")
         if tensor.shape[0] != q.shape[0]:
             raise ValueError(f"{name} must have batch size {q.shape[0]}, got {tensor.shape[0]}")
+    if 0 in (q.shape[1], q.shape[-1]):
+        raise ValueError(f"q must have at least 1 head and head_dim 1, got {list(q.shape)}")
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"k must have the head_dim of q, {q.shape[-1]}, got {k.shape[-1]}")
     if v.shape[1:3] != k.shape[1:3]:
@@ -221,6 +230,7 @@ def _build_mask(
     key_padding_mask: Tensor | None,
 ) -> Mask:
     batch, q_len, k_len = q.shape[0], q.shape[2], k.shape[2]
+    check_bool("causal", causal)
     if window is not None:
         check_positive_int("window", window)
     if k_segment_ids is not None and q_segment_ids is None:
@@ -233,16 +243,24 @@ def _build_mask(
         k_segment_ids = q_segment_ids
     q_segments = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
     k_segments = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
-    if key_padding_mask is not None and key_padding_mask.dtype != torch.bool:
-        raise TypeError(
-            "key_padding_mask must be bool with True at padding "
-            f"(for a Hugging Face attention_mask: attention_mask == 0), got {key_padding_mask.dtype}"
-        )
-    padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, q.device)
+    padding = as_padding(key_padding_mask, batch, k_len, q.device)
     return Mask(
-        q_len, k_len, k_len - q_len, bool(causal), window,
+        q_len, k_len, k_len - q_len, causal, window,
         q_segments=q_segments, k_segments=k_segments, key_padding=padding,
     )  # fmt: skip
+
+
+def as_padding(
+    key_padding_mask: Tensor | None, batch: int, k_len: int, device: torch.device
+) -> Tensor | None:
+    """Check a padding mask, which is easily given upside down, and bring it to ``[batch or 1, k_len]``."""
+    padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, device)
+    if padding is not None and padding.dtype != torch.bool:
+        raise TypeError(
+            "key_padding_mask must be bool with True at padding "
+            f"(for a Hugging Face attention_mask: attention_mask == 0), got {padding.dtype}"
+        )
+    return padding
 
 
 def _per_token(
@@ -250,8 +268,10 @@ def _per_token(
 ) -> Tensor | None:
     if tensor is None:
         return None
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.is_floating_point():
-        raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+        raise TypeError(f"{name} must not be floating point, got {tensor.dtype}")
     rows = tensor[None] if tensor.dim() == 1 else tensor
     if rows.dim() != 2 or rows.shape[1] != seq or rows.shape[0] not in (1, batch):
         raise ValueError(f"{name} must be [{seq}] or [{batch}, {seq}], got {list(tensor.shape)}")
@@ -311,6 +331,9 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
             )
         if part.heads != q.shape[1]:
             raise ValueError(f"bias must have the {q.shape[1]} heads of q, got {part.heads}")
+        for tensor in part.tensors():
+            if tensor.device != q.device:
+                raise ValueError(f"bias must be on the device of q, {q.device}, got {tensor.device}")
 
 
 def finish(

@@ -39,6 +39,11 @@ def fits(
     )
 
 
+def dense_rows(x: Tensor) -> Tensor:
+    """The kernel reads every row as adjacent numbers, and does not check that it is."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -58,7 +63,7 @@ def attend(
     groups = q.shape[1] // k.shape[1]
     for g in range(groups):  # the kernel wants as many key heads as query heads
         block, block_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q[:, g::groups, rows].flip(2),
+            dense_rows(q[:, g::groups, rows].flip(2)),
             k[:, :, seen],
             v[:, :, seen],
             attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,
@@ -92,7 +97,7 @@ def pull_back(
     own_lse = lse[:, :, rows].masked_fill(lse[:, :, rows] == -math.inf, math.inf)
     groups = q.shape[1] // k.shape[1]
     for g in range(groups):
-        flipped = [x[:, g::groups, rows].flip(2) for x in (grad, q, out)]
+        flipped = [dense_rows(x[:, g::groups, rows].flip(2)) for x in (grad, q, out)]
         shares = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             flipped[0],
             flipped[1],

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_positive_int, check_rank
+from ..checks import check_bool, check_floating, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from ..positions import as_positions, sequential
-from .api import Impl, attention
+from .api import Impl, as_padding, attention
 
 
 @dataclass(eq=False)
@@ -96,7 +96,12 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
             )
-        if head_dim is None:
+        if encoding is not None and not isinstance(encoding, PositionEncoding):
+            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        check_bool("causal", causal)
+        if head_dim is not None:
+            check_positive_int("head_dim", head_dim)
+        else:
             if d_model % num_heads:
                 raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
             head_dim = d_model // num_heads
@@ -128,18 +133,26 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask: True at tokens of ``x`` nobody may see.
         """
         check_rank("x", x, "batch, seq, d_model")
-        _, seq, width = x.shape
+        check_floating("x", x)
+        batch, seq, width = x.shape
         if width != self.d_model:
             raise ValueError(f"x must have d_model {self.d_model}, got {width}")
         if cache is not None and segment_ids is not None:
             raise ValueError("segment_ids must be None with a cache, which holds one sequence a row")
+        if cache is not None:
+            _check_cache(cache, batch)
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         seen = 0 if cache is None else len(cache)
         if positions is None:
-            positions = sequential(seq, start=seen, device=x.device)[None]
+            positions = sequential(seq, start=seen, device=x.device)
+        axes = getattr(self.encoding, "axes", 1)
+        positions = as_positions(
+            "positions", positions, batch=batch, seq=seq, device=x.device, axes=axes
+        )
+        key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
         options: dict[str, Any] = {
             "causal": self.causal,
             "window": self.window,
@@ -158,10 +171,6 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(out.transpose(1, 2).flatten(-2))
 
     def _attend_cached(self, q, k, v, x, positions, cache, lengths, key_padding_mask, options):
-        axes = getattr(self.encoding, "axes", 1)
-        positions = as_positions(
-            "positions", positions, batch=x.shape[0], seq=x.shape[1], device=x.device, axes=axes
-        )
         if self.encoding.length_dependent:
             cache.append(k, v, positions, key_padding_mask)
             return attention(
@@ -179,3 +188,10 @@ class MultiHeadAttention(nn.Module):
             rotated_q, cache.k, cache.v, bias=bias, scale=scale,
             key_padding_mask=cache.padding, **options,
         )  # fmt: skip
+
+
+def _check_cache(cache: KVCache, batch: int) -> None:
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+    if cache.k is not None and cache.k.shape[0] != batch:
+        raise ValueError(f"x must have the batch size {cache.k.shape[0]} of the cache, got {batch}")

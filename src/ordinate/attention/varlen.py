@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bias.types import Bias
-from ..checks import check_positive_int, check_rank
+from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from . import api
 from .mask import Mask
@@ -56,6 +56,7 @@ def attention_varlen(
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_rank(name, tensor, "tokens, heads, head_dim")
+    check_bool("causal", causal)
     if window is not None:
         check_positive_int("window", window)
     if cu_seqlens_k is None:
@@ -67,6 +68,12 @@ def attention_varlen(
             f"cu_seqlens_k must describe the {len(cu_seqlens_q) - 1} sequences of cu_seqlens_q, "
             f"got {len(cu_seqlens_k) - 1}"
         )
+    if (q_positions is None) != (k_positions is None) and cu_seqlens_k is not cu_seqlens_q:
+        missing, given = "q_positions", "k_positions"
+        if q_positions is not None:
+            missing, given = given, missing
+        raise ValueError(f"{missing} must be given along with {given} and cu_seqlens_k, got None")
+    cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
     api.check_qkv(q, k, v)
 
@@ -75,7 +82,7 @@ def attention_varlen(
     # Bottom right: the last query of each sequence is level with its last key.
     q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
     mask = Mask(
-        q.shape[2], k.shape[2], 0, bool(causal), window,
+        q.shape[2], k.shape[2], 0, causal, window,
         q_index[None], k_index[None], q_segments[None], k_segments[None],
     )  # fmt: skip
 
@@ -107,6 +114,8 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
     check_rank(name, starts, "sequences + 1")
     if starts.is_floating_point():
         raise TypeError(f"{name} must be an integer tensor, got {starts.dtype}")
+    if starts.device != tokens.device:
+        raise ValueError(f"{name} must be on {tokens.device}, got {starts.device}")
     if torch.compiler.is_compiling():
         return
     listed = starts.tolist()
@@ -137,6 +146,11 @@ def _token_lengths(
             if positions is not None:
                 flat = positions.flatten() if positions.dim() < 3 else positions.amax(0).flatten()
                 lengths = lengths.scatter_reduce(0, segments, flat + 1, "amax")
-    elif lengths.shape != (sequences,):
-        raise ValueError(f"lengths must be [{sequences}], one a sequence, got {list(lengths.shape)}")
+    else:
+        check_rank("lengths", lengths, "sequences")
+        if lengths.is_floating_point() or len(lengths) != sequences:
+            raise ValueError(
+                f"lengths must be {sequences} integers, one a sequence, "
+                f"got {lengths.dtype} {list(lengths.shape)}"
+            )
     return lengths[q_segments][None], lengths[k_segments][None]

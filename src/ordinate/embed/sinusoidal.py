@@ -8,7 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_choice, check_even, check_floating, check_number, check_rank
+from ..checks import (
+    check_choice,
+    check_even,
+    check_floating,
+    check_number,
+    check_positive_int,
+    check_rank,
+)
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
 from ..positions import as_positions, sequential
@@ -48,7 +55,8 @@ class Sinusoidal(PositionEncoding):
         check_number("base", base, above=1)
         check_choice("layout", layout, ("interleaved", "half"))
         self.d_model, self.base, self.layout = d_model, float(base), layout
-        self.endpoint, self.offset = bool(endpoint), int(offset)
+        check_positive_int("offset", offset, minimum=0)
+        self.endpoint, self.offset = bool(endpoint), offset
 
     def inv_freq(self, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
         """The angle each pair advances per position, fastest first, in float64."""

@@ -55,6 +55,9 @@ def to_interleaved(
 def _swap_pair_axes(
     weight: Tensor, head_dim: int, rotary_dim: int | None, *, pairs_first: bool
 ) -> Tensor:
+    if not isinstance(weight, Tensor) or weight.dim() == 0:
+        got = "a number" if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"weight must be a tensor with a row for each channel, got {got}")
     check_positive_int("head_dim", head_dim)
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     check_even("rotary_dim", rotary_dim)

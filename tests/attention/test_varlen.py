@@ -1,0 +1,133 @@
+"""Packed sequences give what each sequence gives by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ordinate
+from ordinate import scaling
+
+ENCODINGS = {
+    "none": ordinate.NoPE,
+    "rope": lambda: ordinate.RoPE(8),
+    "dynamic": lambda: ordinate.RoPE(8, scaling=scaling.DynamicNTK(4.0, 5)),
+    "longrope": lambda: ordinate.RoPE(8, scaling=scaling.LongRoPE((1, 1, 2, 2), (3, 4, 5, 6), 6)),
+    "alibi": lambda: ordinate.ALiBi(4, trainable=True),
+    "t5": lambda: ordinate.T5Bias(4, num_buckets=8, max_distance=9),
+    "shaw": lambda: ordinate.Shaw(8, 3, values=True),
+    "rope+alibi": lambda: ordinate.Combined(ordinate.RoPE(8), ordinate.ALiBi(4)),
+}
+LENGTHS = {
+    "equal": ([3, 7, 1], [3, 7, 1]),
+    "empty": ([0, 4, 0, 5, 0], [0, 4, 0, 5, 0]),
+    "more_keys": ([1, 3, 2], [9, 3, 4]),
+    "more_queries": ([5, 2], [2, 6]),
+    "no_keys_for_one": ([3, 2], [0, 4]),
+    "no_queries_for_one": ([0, 2], [3, 4]),
+    "nothing": ([0, 0], [0, 0]),
+}
+
+
+def starts(lengths, dtype=torch.int64) -> torch.Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).to(dtype)
+
+
+def tokens(q_lengths, k_lengths):
+    q = torch.randn(sum(q_lengths), 4, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(sum(k_lengths), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    return q, k, v
+
+
+def one_by_one(q, k, v, q_lengths, k_lengths, encoding, **options):
+    """A loop over the sequences, each a batch of one."""
+    outputs, logsumexps = [], []
+    pieces = zip(q.split(q_lengths), k.split(k_lengths), v.split(k_lengths), strict=True)
+    for piece in pieces:
+        batch = [x.transpose(0, 1)[None] for x in piece]
+        out, lse = ordinate.attention(*batch, encoding, return_lse=True, impl="reference", **options)
+        outputs.append(out[0].transpose(0, 1))
+        logsumexps.append(lse[0])
+    return torch.cat(outputs), torch.cat(logsumexps, dim=1)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("impl", ["reference", "chunked"])
+@pytest.mark.parametrize("lengths", list(LENGTHS))
+@pytest.mark.parametrize("encoding", list(ENCODINGS))
+def test_packed_equals_one_by_one(encoding, lengths, impl, window):
+    q_lengths, k_lengths = LENGTHS[lengths]
+    made = ENCODINGS[encoding]().double()
+    q, k, v = tokens(q_lengths, k_lengths)
+    leaves = [q, k, v, *made.parameters()]
+    options = {"causal": True, "window": window}
+    expected = one_by_one(q, k, v, q_lengths, k_lengths, made, **options)
+    actual = ordinate.attention_varlen(
+        q, k, v, starts(q_lengths), starts(k_lengths), made, return_lse=True, impl=impl, **options
+    )
+    torch.testing.assert_close(actual, expected)
+    weight = torch.randn_like(expected[0])
+    for wanted, found in zip(
+        torch.autograd.grad((expected[0] * weight).sum(), leaves, allow_unused=True),
+        torch.autograd.grad((actual[0] * weight).sum(), leaves, allow_unused=True),
+        strict=True,
+    ):
+        zeros = torch.zeros(()) if wanted is None and found is None else None
+        torch.testing.assert_close(
+            zeros if found is None else found,
+            (torch.zeros_like(found) if found is not None else zeros) if wanted is None else wanted,
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_starts_may_be_32_bit_as_flash_attention_has_them(dtype):
+    q, k, v = tokens([3, 4], [3, 4])
+    rope = ordinate.RoPE(8)
+    actual = ordinate.attention_varlen(q, k, v, starts([3, 4], dtype), encoding=rope)
+    torch.testing.assert_close(actual, one_by_one(q, k, v, [3, 4], [3, 4], rope)[0])
+
+
+def test_an_explicit_bias_spans_all_tokens():
+    q, k, v = tokens([3, 4], [3, 4])
+    rope, t5 = ordinate.RoPE(8), ordinate.T5Bias(4, num_buckets=8, max_distance=9).double()
+    positions = ordinate.positions.packed([3, 4])
+    batch = [x.transpose(0, 1)[None] for x in (q, k)]
+    bias = t5.bias(*batch, positions)
+    rotated = [x[0].transpose(0, 1) for x in rope.rotate(*batch, positions)]
+    actual = ordinate.attention_varlen(*rotated, v, starts([3, 4]), bias=bias, causal=True)
+    both = ordinate.Combined(rope, t5)
+    torch.testing.assert_close(actual, one_by_one(q, k, v, [3, 4], [3, 4], both, causal=True)[0])
+
+
+def test_given_positions_and_lengths_reach_the_encoding():
+    q, k, v = tokens([3, 4], [3, 4])
+    rope = ordinate.RoPE(8, scaling=scaling.DynamicNTK(4.0, 5))
+    positions, lengths = torch.tensor([4, 5, 6, 0, 2, 4, 9]), torch.tensor([20, 30])
+    actual = ordinate.attention_varlen(
+        q, k, v, starts([3, 4]), encoding=rope, q_positions=positions, lengths=lengths
+    )
+    rows = []
+    for piece, where, length in zip(
+        zip(q.split([3, 4]), k.split([3, 4]), v.split([3, 4]), strict=True),
+        positions.split([3, 4]),
+        lengths.tolist(),
+        strict=True,
+    ):
+        batch = [x.transpose(0, 1)[None] for x in piece]
+        out = ordinate.attention(*batch, rope, q_positions=where, lengths=length, impl="reference")
+        rows.append(out[0].transpose(0, 1))
+    torch.testing.assert_close(actual, torch.cat(rows))
+
+
+def test_packed_equals_segments_of_plain_attention():
+    q, k, v = tokens([3, 4], [3, 4])
+    alibi, batch = ordinate.ALiBi(4), [x.transpose(0, 1)[None] for x in (q, k, v)]
+    by_segments = ordinate.attention(
+        *batch,
+        alibi,
+        causal=True,
+        q_positions=ordinate.positions.packed([3, 4]),
+        q_segment_ids=ordinate.positions.segment_ids([3, 4])[None],
+    )
+    packed = ordinate.attention_varlen(q, k, v, starts([3, 4]), encoding=alibi, causal=True)
+    torch.testing.assert_close(packed, by_segments[0].transpose(0, 1))
