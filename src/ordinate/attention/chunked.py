@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..bias.types import Bias, RowBias
 from ..numerics import compute_dtype
-from . import cpu_block
+from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
 from .mask import Mask
 from .reference import relative_values, weights_by_distance
@@ -28,9 +28,10 @@ _LOGITS_PER_BLOCK = {"cpu": 2**21, "cuda": 2**25}
 
 def unsupported_reasons(call: Call) -> list[str]:
     return [
-        f"{type(part).__name__} does not define pullback"
+        f"{type(part).__name__} does not define {method}"
         for part in call.parts
-        if type(part).pullback is Bias.pullback
+        for method in ("block", "pullback")
+        if getattr(type(part), method) is getattr(Bias, method)
     ]
 
 
@@ -185,6 +186,7 @@ def _forward(
         if work.empty:
             return out, lse
         if cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p):
+            k, v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)
             for rows, seen in work.blocks():
                 cpu_block.attend(q, k, v, work.parts, work.mask, scale, rows, seen, out, lse)
             return out, lse
@@ -264,14 +266,27 @@ def _backward(
         shared = (grad.to(dtype) * out.to(dtype)).sum(-1)
         if grad_lse is not None:
             shared = shared - grad_lse
-        use_cpu_kernel = not (bias_needs_grad or work.empty) and cpu_block.fits(
-            q, v, work.parts, work.mask, softcap, dropout_p
+        use_cpu_kernel = (
+            not (bias_needs_grad or work.empty)
+            and grad_lse is None
+            and cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p)
         )
+        if not (use_cpu_kernel or work.empty) and diagonal.fits(
+            work.parts, work.mask, softcap, dropout_p
+        ):
+            grad_q, grad_k, grad_v, shares = diagonal.pull_back(
+                grad, _finite(lse)[..., 0], shared, q, k, v, work.parts, work.mask, scale
+            )
+            floats = [share.to(t.dtype) for share, t in zip(shares, bias, strict=True)
+                      if share is not None]  # fmt: skip
+            return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), floats
         keys, values = k.to(dtype), v.to(dtype)
+        if use_cpu_kernel:
+            k, v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)
         for rows, seen in [] if work.empty else work.blocks():
             if seen.start == seen.stop:
                 continue
-            if use_cpu_kernel and grad_lse is None:
+            if use_cpu_kernel:
                 cpu_block.pull_back(
                     grad, out, lse, q, k, v, work.parts, work.mask, scale, rows, seen,
                     grad_q, grad_k, grad_v,

@@ -1,0 +1,158 @@
+"""The gradients of a call whose bias and mask go by diagonals, a learned table's among them.
+
+Bias and mask are together one vector per head, entry n for the n-th diagonal, and so is the gradient of
+the bias: each tile of queries and keys adds the sums of its diagonals. With the queries in reverse,
+query f and key j lie on diagonal f + j, and a tile's bias is a view of the vector with overlapping
+strides. The logsumexp is known by now, so that tiles need not span a row and stay in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..bias.types import Bias, PairBias
+from ..numerics import compute_dtype
+from .mask import Mask
+
+# Logits of a tile on the CPU, and its queries: measured, with the keys' gradients to be added to each time.
+_LOGITS_PER_TILE = {"cpu": 2**20}
+_ROWS_PER_TILE = 256
+
+
+def fits(parts: tuple[Bias, ...], mask: Mask, softcap: float | None, dropout_p: float) -> bool:
+    """Whether bias and mask go by diagonals, and nothing else stands between logits and weights."""
+    return (
+        softcap is None
+        and dropout_p == 0
+        and mask.by_distance
+        and all(isinstance(part, PairBias) and part.diagonals() is not None for part in parts)
+    )
+
+
+def vector(
+    parts: tuple[Bias, ...], mask: Mask, scale: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Bias and mask of every diagonal, ``[batch or 1, heads or 1, diagonals]``."""
+    count = mask.q_len + mask.k_len - 1
+    distance = mask.q_len - 1 - torch.arange(count, device=device) + mask.offset
+    hidden = ~mask.visible_distances(distance)
+    total = torch.zeros(1, 1, count, dtype=dtype, device=device).masked_fill_(hidden, -math.inf)
+    for part in parts:
+        diagonals = part.diagonals()
+        assert diagonals is not None
+        diagonals = diagonals.to(dtype)
+        total = total + (diagonals * scale if part.scaled else diagonals)
+    return total
+
+
+def pull_back(
+    grad: Tensor,
+    lse: Tensor,
+    shared: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: tuple[Bias, ...],
+    mask: Mask,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
+    """The gradients of q, k, v and of every tensor of the parts.
+
+    Args:
+        lse: Of each query, finite.
+        shared: What is taken from the gradient of all weights of a query alike.
+    """
+    dtype = compute_dtype(q.dtype)
+    batch, heads, q_len, head_dim = q.shape
+    kv_heads, k_len, v_dim = v.shape[1:]
+    bias = vector(parts, mask, scale, dtype, q.device)
+    # One more channel makes the products subtract the logsumexp, and what is shared, on their way.
+    queries = torch.cat([q.to(dtype) * scale, -lse[..., None]], dim=-1).flip(2)
+    keys = torch.nn.functional.pad(k.to(dtype), (0, 1), value=1.0)
+    grads = torch.cat([grad.to(dtype), -shared[..., None]], dim=-1).flip(2)
+    values = torch.nn.functional.pad(v.to(dtype), (0, 1), value=1.0)
+
+    def fold(x: Tensor) -> Tensor:
+        """Query heads that share a key head become more rows of it: ``[batch · kv_heads, groups · rows, …]``."""
+        return x.reshape(batch * kv_heads, -1, x.shape[-1])
+
+    keys, values = fold(keys), fold(values)
+    grad_q = torch.zeros_like(queries[..., :head_dim])
+    grad_k, grad_v = torch.zeros_like(keys[..., :head_dim]), torch.zeros_like(values[..., :v_dim])
+    sums = bias.new_zeros(batch, heads, q_len + k_len - 1)
+    scratch = _Scratch(bias)
+    for rows, seen in _tiles(batch * heads, mask, q.device.type):
+        shape = (batch, heads, rows.stop - rows.start, seen.stop - seen.start)
+        diagonals = slice(rows.start + seen.start, rows.stop + seen.stop - 1)
+        query_rows, grad_rows = fold(queries[:, :, rows]), fold(grads[:, :, rows])
+
+        weights, grad_weights, grad_logits = scratch.tile(shape)
+        weights.copy_(bias[..., diagonals].unfold(-1, shape[-1], 1))
+        fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2)).exp_()
+        grad_v[:, seen].baddbmm_(fold(weights).transpose(1, 2), grad_rows[..., :v_dim])
+        torch.bmm(grad_rows, values[:, seen].transpose(1, 2), out=fold(grad_weights))
+        torch.mul(weights, grad_weights, out=grad_logits)
+        sums[..., diagonals] += scratch.diagonal_sums()
+        folded = fold(grad_logits)
+        grad_k[:, seen].baddbmm_(folded.transpose(1, 2), query_rows[..., :head_dim])
+        grad_q[:, :, rows] += (folded @ keys[:, seen, :head_dim]).view(*shape[:-1], head_dim)
+    parts_grads = [share for part in parts for share in _pull_back_sums(part, sums, scale)]
+    grad_q = grad_q.flip(2).mul_(scale)
+    return grad_q, grad_k.view_as(k), grad_v.view_as(v), parts_grads
+
+
+def _tiles(heads: int, mask: Mask, device: str) -> Iterator[tuple[slice, slice]]:
+    """Ranges of queries counted from the last, with ranges of keys that cover all they see."""
+    height = max(1, min(_ROWS_PER_TILE, mask.q_len))
+    width = max(64, _LOGITS_PER_TILE.get(device, 2**24) // (heads * height))
+    for start in range(0, mask.q_len, height):
+        stop = min(start + height, mask.q_len)
+        seen = mask.visible_keys(slice(mask.q_len - stop, mask.q_len - start))
+        for left in range(seen.start, seen.stop, width):
+            yield slice(start, stop), slice(left, min(left + width, seen.stop))
+
+
+def _pull_back_sums(part: Bias, sums: Tensor, scale: float) -> tuple[Tensor | None, ...]:
+    """The gradients of a part, given the sum of the logits' gradients on each diagonal.
+
+    All diagonals of a call are the single row of its last query, had it that many keys.
+    """
+    assert isinstance(part, PairBias)
+    _, q_len, _ = part.shape
+    assert q_len is not None
+    last = part.block(slice(q_len - 1, q_len), slice(0, 1))
+    assert isinstance(last, PairBias)
+    keys = last.k_positions + torch.arange(sums.shape[-1], device=sums.device)
+    row = replace(last, k_positions=keys)  # type: ignore[type-var]
+    return row.pullback((sums * scale if part.scaled else sums)[:, :, None])
+
+
+class _Scratch:
+    """Memory for one tile after another."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._flat = [like.new_empty(0) for _ in range(2)]
+        self._padded = like.new_empty(0)
+
+    def tile(self, shape: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Two matrices to write, and a third that `diagonal_sums` will read."""
+        *outer, height, width = shape
+        count = math.prod(shape)
+        if count > self._flat[0].numel():
+            self._flat = [part.new_empty(count) for part in self._flat]
+        if self._padded.shape != (*outer, height, width + height):
+            self._padded = self._padded.new_zeros(*outer, height, width + height)
+        first, second = (part[:count].view(shape) for part in self._flat)
+        return first, second, self._padded[..., :width]
+
+    def diagonal_sums(self) -> Tensor:
+        """Rows padded by their own number and read one element short shift by one more each row, so that
+        diagonals become columns and the sums run along contiguous memory."""
+        height = self._padded.shape[-2]
+        count = self._padded.shape[-1] - 1
+        return self._padded.flatten(-2)[..., : height * count].unflatten(-1, (height, count)).sum(-2)
