@@ -41,11 +41,12 @@ def _causal_without_mask(call: Call) -> bool:
 def run(call: Call) -> tuple[Tensor, None]:
     mask = call.mask
     attn_mask = None if mask.key_padding is None else ~mask.key_padding[:, None, None, :]
-    is_causal = mask.causal
-    if (
-        mask.q_len == 1
-    ):  # a branch, for under a compiler the length is a symbol and is_causal must not be
+    # Branches, for under a compiler lengths and head counts are symbols and the flags must not be.
+    is_causal, enable_gqa = mask.causal, False
+    if mask.q_len == 1:
         is_causal = False
+    if call.groups > 1:
+        enable_gqa = True
     out = torch.nn.functional.scaled_dot_product_attention(
         call.q,
         call.k,
@@ -54,6 +55,6 @@ def run(call: Call) -> tuple[Tensor, None]:
         dropout_p=call.dropout_p,
         is_causal=is_causal,
         scale=call.scale,
-        enable_gqa=call.groups > 1,
+        enable_gqa=enable_gqa,
     )
     return out, None

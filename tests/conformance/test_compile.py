@@ -1,0 +1,82 @@
+"""torch.compile: one graph, no break, and no compile per length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+import ordinate
+
+from .cases import Case, cases
+
+pytestmark = pytest.mark.plain
+
+LENGTHS = (12, 5, 17, 24, 31, 40, 48)
+
+# One of each kind, where a compile takes seconds.
+REPRESENTATIVE = {
+    "sinusoidal", "learned", "rope", "rope-sections-interleaved", "rope+dynamic", "rope+longrope",
+    "rope+alibi", "alibi-trainable", "t5-bidirectional", "shaw-values",
+}  # fmt: skip
+
+
+def _forward(case: Case, encoding):
+    def forward(x, q, k, v, positions):
+        embedded = encoding.embed(x, positions if case.axes == 1 else None)
+        out = ordinate.attention(
+            q, k, v, encoding, causal=True, q_positions=positions, k_positions=positions
+        )
+        return embedded, out
+
+    return forward
+
+
+def _inputs(case: Case, length: int):
+    positions = case.positions(torch.arange(length).expand(2, -1).clone())
+    return case.x(length, torch.float32), *case.qkv(length, torch.float32), positions
+
+
+@cases()
+def test_seven_lengths_need_at_most_two_compiles(case: Case):
+    torch._dynamo.reset()
+    encoding, counter = case.build(), CompileCounter()
+    forward = _forward(case, encoding)
+    compiled = torch.compile(forward, backend=counter, fullgraph=True)
+    for length in LENGTHS:
+        inputs = _inputs(case, length)
+        for ours, eager in zip(compiled(*inputs), forward(*inputs), strict=True):
+            torch.testing.assert_close(ours, eager)
+    assert counter.frame_count <= 2
+
+
+@cases(only=lambda case: case.id in REPRESENTATIVE)
+def test_gradients_compile_too(case: Case):
+    torch._dynamo.reset()
+    encoding = case.build()
+    forward = _forward(case, encoding)
+    compiled = torch.compile(forward, backend="aot_eager", fullgraph=True)
+    for length in (12, 20):
+        grads = []
+        for run in (compiled, forward):
+            x, q, k, v, positions = _inputs(case, length)
+            leaves = [t.requires_grad_() for t in (q, k, v)] + list(encoding.parameters())
+            out = run(x, q, k, v, positions)[1]
+            torch.manual_seed(0)
+            loss = (out * torch.randn_like(out)).sum()
+            grads.append(torch.autograd.grad(loss, leaves, materialize_grads=True))
+        for ours, eager in zip(*grads, strict=True):
+            torch.testing.assert_close(ours, eager, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@cases(only=lambda case: case.id in REPRESENTATIVE)
+def test_inductor_gives_what_eager_gives(case: Case):
+    torch._dynamo.reset()
+    encoding = case.build()
+    forward = _forward(case, encoding)
+    compiled = torch.compile(forward, fullgraph=True)
+    for length in (12, 31, 40):
+        inputs = _inputs(case, length)
+        for ours, eager in zip(compiled(*inputs), forward(*inputs), strict=True):
+            torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-5)
