@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ordinate
-from ordinate import LinearBias, PositionEncoding, RoPE, Sinusoidal
+from ordinate import Combined, LinearBias, PositionEncoding, RoPE, Sinusoidal
 from ordinate.bias.types import DistanceBias
 from ordinate.positions import as_positions, resolve, sequential
 from ordinate.rotate.rotation import Rotation
@@ -252,6 +252,7 @@ BROKEN = [
     ("dtype collisions", "low positions", LowPrecisionPositions),
     ("dtype collisions", "low buffer", LowPrecisionBuffer),
     ("dtype collisions", "low slopes", LowPrecisionSlopes),
+    ("dtype collisions", "low slopes beside rope", lambda: Combined(LowPrecisionSlopes(), RoPE(8))),
     ("past training length", "clamped table", lambda: ShortTable(lambda p: p.clamp(max=63))),
     ("past training length", "wrapped table", lambda: ShortTable(lambda p: p % 64)),
     ("past training length", "index error", lambda: ShortTable(lambda p: p)),
@@ -359,14 +360,14 @@ def test_alibi_slopes_and_t5_buckets_are_counted():
     assert slopes.value == 0.5
     assert slopes.figure == "8 straight lines, 0.00391 to 0.5 per position"
     causal = ordinate.verify(ordinate.T5Bias(8), properties="bucket")["bucket coverage"]
-    assert causal.figure == "32 of 32 rows used; 16 distances alone, 113+ shared"
+    assert causal.figure == "32 of 32 rows used; 16 distances alone, 113+ share"
 
 
 def test_t5_in_both_directions_has_a_row_that_nobody_reads():
     both = ordinate.T5Bias(8, bidirectional=True)
     result = ordinate.verify(both, properties="bucket")["bucket coverage"]
     assert result.status is Status.NOT_CLAIMED
-    assert result.figure == "31 of 32 rows used; 8 distances alone, 91+ shared"
+    assert result.figure == "31 of 32 rows used; 8 distances alone, 91+ share"
     assert 16 not in both.buckets(torch.arange(-5000, 5001))
 
 

@@ -91,39 +91,34 @@ def _merged_neighbours(encoding: PositionEncoding, setting: Setting, dtype: torc
     with torch.no_grad():
         for parameter in exact.parameters():
             parameter.copy_(parameter.to(dtype))
-    positions = torch.arange(setting.count)
-    ulp = torch.finfo(dtype).eps
-    collided = torch.ones(setting.count - 1, dtype=torch.bool)  # merged in everything there is to see
-    apart = torch.zeros_like(collided)
-    for module_outputs in zip(
-        _low_outputs(low, setting, positions, dtype),
-        _low_outputs(exact, setting, positions, torch.float64),
-        (ulp, ulp, ulp, torch.finfo(torch.float32).eps),
-        strict=True,
-    ):
-        seen, truth, unit = module_outputs
-        if seen is None or truth is None:
-            continue
-        collided &= (seen[1:] == seen[:-1]).all(dim=-1)
-        scale = torch.maximum(truth[1:].abs(), truth[:-1].abs())
-        apart |= (truth.diff(dim=0).abs() > 2 * unit * scale).any(dim=-1)
-    return int((collided & apart).sum())
+    merged = torch.zeros(setting.count - 1, dtype=torch.bool)
+    seen, truth = _by_hook(low, setting, dtype), _by_hook(exact, setting, torch.float64)
+    for hook in seen:
+        ulp = torch.finfo(torch.float32 if hook == "bias" else dtype).eps
+        scale = torch.maximum(truth[hook][1:].abs(), truth[hook][:-1].abs())
+        apart = (truth[hook].diff(dim=0).abs() > 2 * ulp * scale).any(dim=-1)
+        merged |= apart & (seen[hook][1:] == seen[hook][:-1]).all(dim=-1)
+    return int(merged.sum())
 
 
-def _low_outputs(encoding, setting: Setting, positions: Tensor, dtype: torch.dtype):
-    """Codes on a zero input and on signs, rotated signs, biases; None for hooks there are not."""
-    hooks, count = hooks_of(encoding), len(positions)
-    signs = setting.signs(setting.d_model).to(dtype).repeat(1, count, 1)
-    for x in (torch.zeros_like(signs), signs):
-        yield encoding.embed(x, positions)[0] if "embed" in hooks else None
+def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What each hook makes of equal inputs at neighbouring positions, as ``[positions, channels]``."""
+    hooks, positions = hooks_of(encoding), torch.arange(setting.count)
+    outputs = {}
+    if "embed" in hooks:
+        signs = setting.signs(setting.d_model).to(dtype).repeat(1, setting.count, 1)
+        # On zeros a code added is seen without loss, on signs one that multiplies.
+        both = [encoding.embed(x, positions)[0] for x in (torch.zeros_like(signs), signs)]
+        outputs["embed"] = torch.cat(both, dim=-1)
     if "rotate" in hooks:
-        q = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype).repeat(1, 1, count, 1)
+        signs = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
+        q = signs.repeat(1, 1, setting.count, 1)
         lengths = fixed_length(encoding, setting)
         q, _ = encoding.rotate(q, q.clone(), positions, positions, lengths=lengths)
-        yield q[0].transpose(0, 1).flatten(1)
-    else:
-        yield None
-    yield bias_by_distance(encoding, setting, positions, dtype).t() if "bias" in hooks else None
+        outputs["rotate"] = q[0].transpose(0, 1).flatten(1)
+    if "bias" in hooks:
+        outputs["bias"] = bias_by_distance(encoding, setting, positions, dtype).t()
+    return outputs
 
 
 def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measurement:

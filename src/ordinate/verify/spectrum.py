@@ -148,7 +148,7 @@ def bucket_coverage(encoding: PositionEncoding, setting: Setting) -> Measurement
     past = _groups(bias)
     alone = sum(1 for start, stop in past[:-1] if stop - start == 1)
     contiguous = len(past) == len(torch.unique(bias[:, [start for start, _ in past]], dim=1)[0])
-    sentence = f"{{}} of {rows} rows used; {alone} distances alone, {past[-1][0]}+ shared"
+    sentence = f"{{}} of {rows} rows used; {alone} distances alone, {past[-1][0]}+ share"
     if not contiguous:
         sentence += "; distances share a row with others between them"
     return Measurement(reached == rows and contiguous, reached, "rows", sentence)
