@@ -1,13 +1,146 @@
-"""Fused kernels for CUDA: a place kept until they are here."""
+"""Fused attention on CUDA: flash-attention speed with any bias, forward and backward.
+
+The bias types become at most four small float32 tensors: slopes per head, a table over distances,
+a vector over keys, and for content-dependent biases the features already multiplied with their table.
+That happens here with ordinary autograd; the kernels return the gradients of these four.
+"""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from .call import Call, Result
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_MAX_HEAD_DIM = 256
 
 
 def unsupported_reasons(call: Call) -> list[str]:
-    return ["fused kernels are not part of this version"]
+    q, v = call.q, call.v
+    reasons = []
+    if q.device.type != "cuda" and not _interpreting():
+        reasons.append(f"its kernels run on CUDA, not on {q.device.type}")
+    elif not _triton_is_here():
+        reasons.append("Triton is not installed")
+    if q.dtype not in _DTYPES:
+        reasons.append(
+            f"its kernels take float16, bfloat16 and float32, not {q.dtype}".replace("torch.", "")
+        )
+    if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
+        reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
+    if call.has_value_term:
+        reasons.append("a value term (Shaw's values) acts after the softmax")
+    reasons += _bias_reasons(call.parts)
+    return reasons
+
+
+def _interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _triton_is_here() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("triton") is not None
+
+
+def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
+    reasons = []
+    kinds = (LinearBias, DistanceBias, KeyBias, RowBias)
+    for part in parts:
+        if type(part) not in kinds:
+            reasons.append(f"it does not know {type(part).__name__}")
+        if isinstance(part, RowBias) and part.side == "key":
+            reasons.append("a RowBias over keys is not among its terms")
+    for kind in kinds:
+        if sum(type(part) is kind for part in parts) > 1:
+            reasons.append(f"a sum may have one {kind.__name__}, not several")
+    pairs = [part for part in parts if isinstance(part, PairBias)]
+    if not all(_same_positions(pairs[0], other) for other in pairs[1:]):
+        reasons.append("the parts of a sum must share their position tensors")
+    return reasons
+
+
+def _same_positions(first: PairBias, second: PairBias) -> bool:
+    if first.aligned and second.aligned:
+        return True
+    return first.q_positions is second.q_positions and first.k_positions is second.k_positions
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The parts of a bias as the kernels take them, in the units of the logits."""
+
+    slopes: Tensor | None = None
+    symmetric: bool = False
+    table: Tensor | None = None
+    key: Tensor | None = None
+    row: Tensor | None = None
+    lo: int = 0
+    q_positions: Tensor | None = None
+    k_positions: Tensor | None = None
+    aligned: bool = True
+
+
+def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
+    """Bring each part to float32 and to the logits' units, with autograd watching."""
+    slopes = table = key = row = None
+    symmetric, pair = False, None
+    lo = min((p.lo for p in parts if isinstance(p, (DistanceBias, RowBias))), default=0)
+    hi = max((p.hi for p in parts if isinstance(p, (DistanceBias, RowBias))), default=0)
+    for part in parts:
+        factor = scale if part.scaled else 1.0
+        if isinstance(part, PairBias):
+            pair = part
+        if isinstance(part, LinearBias):
+            slopes, symmetric = part.slopes.float() * factor, part.symmetric
+        elif isinstance(part, DistanceBias):
+            # Two tables must end together, for the kernels know one pair of ends.
+            table = _extend(part.table.float() * factor, part.lo, part.hi, lo, hi)
+        elif isinstance(part, KeyBias):
+            key = part.vector.float() * factor
+        elif isinstance(part, RowBias):
+            row = _extend(part.projected().float() * factor, part.lo, part.hi, lo, hi)
+    if pair is None:
+        return Terms(key=key)
+    return Terms(
+        slopes, symmetric, table, key, row, lo,
+        None if pair.aligned else pair.q_positions, None if pair.aligned else pair.k_positions,
+        pair.aligned,
+    )  # fmt: skip
+
+
+def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor:
+    """Repeat a table's end values so that it runs from ``new_lo`` to ``new_hi``."""
+    if (lo, hi) == (new_lo, new_hi):
+        return table
+    return torch.cat(
+        (
+            table[..., :1].expand(*table.shape[:-1], lo - new_lo),
+            table,
+            table[..., -1:].expand(*table.shape[:-1], new_hi - hi),
+        ),
+        dim=-1,
+    )
 
 
 def run(call: Call) -> Result:
-    raise NotImplementedError("; ".join(unsupported_reasons(call)))
+    from . import fused_op  # registers the operators, and needs Triton
+
+    terms = gather_terms(call.parts, call.scale)
+    mask = call.mask
+    seed = None
+    if call.dropout_p:
+        seed = torch.randint(2**31 - 1, (), dtype=torch.int32, device=call.q.device)
+    return fused_op.attention(
+        call.q, call.k, call.v,
+        terms.slopes, terms.table, terms.key, terms.row, terms.q_positions, terms.k_positions,
+        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, mask.key_padding, seed,
+        terms.symmetric, terms.aligned, terms.lo, mask.causal, mask.window,
+        call.scale, call.softcap, call.dropout_p,
+    )  # fmt: skip

@@ -54,6 +54,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
         lo=lo,
         scaled=first.scaled,
         causal_only=first.causal_only or second.causal_only,
+        aligned=first.aligned and second.aligned,
     )
 
 
@@ -66,6 +67,9 @@ def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor
 
 
 def _same_positions(first: PairBias, second: PairBias) -> bool:
+    if first.aligned and second.aligned:
+        return True
+
     def same(a: Tensor, b: Tensor) -> bool:
         return a is b or (not torch.compiler.is_compiling() and torch.equal(a, b))
 

@@ -95,8 +95,9 @@ class ALiBi(PositionEncoding):
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> LinearBias:
         queries, keys = resolve(q, k, q_positions, k_positions)
+        aligned = q_positions is None and k_positions is None
         slopes = self.slopes_on(q.device, compute_dtype(q.dtype))
-        return LinearBias(slopes, queries, keys, symmetric=self.symmetric)
+        return LinearBias(slopes, queries, keys, symmetric=self.symmetric, aligned=aligned)
 
     def extra_repr(self) -> str:
         trainable = self.slopes is not None

@@ -50,8 +50,9 @@ class ClippedBias(PositionEncoding):
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> DistanceBias:
         queries, keys = resolve(q, k, q_positions, k_positions)
+        aligned = q_positions is None and k_positions is None
         table = self.weight.t().to(compute_dtype(q.dtype))
-        return DistanceBias(table, queries, keys, lo=-self.max_distance)
+        return DistanceBias(table, queries, keys, lo=-self.max_distance, aligned=aligned)
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}, max_distance={self.max_distance}"

@@ -62,6 +62,7 @@ class Shaw(PositionEncoding):
         if q.shape[-1] != self.head_dim:
             raise ValueError(f"q must have head_dim {self.head_dim}, got {q.shape[-1]}")
         queries, keys = resolve(q, k, q_positions, k_positions)
+        aligned = q_positions is None and k_positions is None
         dtype = compute_dtype(q.dtype)
         # The paper counts key - query, a bias counts query - key: the same rows, read backwards.
         return RowBias(
@@ -70,6 +71,7 @@ class Shaw(PositionEncoding):
             q_positions=queries,
             k_positions=keys,
             lo=-self.max_distance,
+            aligned=aligned,
             values=None if self.values is None else self.values.flip(0)[None].to(dtype),
         )
 

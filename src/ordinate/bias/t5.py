@@ -108,9 +108,10 @@ class T5Bias(PositionEncoding):
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> DistanceBias:
         queries, keys = resolve(q, k, q_positions, k_positions)
+        aligned = q_positions is None and k_positions is None
         rows = constant(self._rows, torch.int64, self.weight.device)
         table = self.weight.to(compute_dtype(q.dtype)).t()[:, rows]
-        return DistanceBias(table, queries, keys, lo=self._lo)
+        return DistanceBias(table, queries, keys, lo=self._lo, aligned=aligned)
 
     def extra_repr(self) -> str:
         return (

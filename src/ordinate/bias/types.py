@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..checks import check_choice, check_rank, check_table
 from ..numerics import compute_dtype
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -122,6 +123,16 @@ class PairBias(Bias):
 
     q_positions: Int[Tensor, "#batch q"]
     k_positions: Int[Tensor, "#batch k"]
+    #: The positions are those of `positions.resolve` with none given, so the distance of query i and key
+    #: j is ``i - j + k_len - q_len``: known without reading the tensors, which a kernel launch could not.
+    aligned: bool
+
+    def __post_init__(self) -> None:
+        for name in ("q_positions", "k_positions"):
+            positions = getattr(self, name)
+            check_rank(name, positions, "batch, seq")
+            if positions.is_floating_point():
+                raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
 
     def distances(self) -> Int[Tensor, "batch q k"]:
         return self.q_positions[:, :, None] - self.k_positions[:, None, :]
@@ -136,7 +147,7 @@ class PairBias(Bias):
 
     def block(self, q: slice, k: slice) -> Bias:
         return replace(  # type: ignore[type-var]
-            self, q_positions=self.q_positions[:, q], k_positions=self.k_positions[:, k]
+            self, q_positions=self.q_positions[:, q], k_positions=self.k_positions[:, k], aligned=False
         )
 
     def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -160,6 +171,11 @@ class LinearBias(PairBias):
     k_positions: Int[Tensor, "#batch k"]
     symmetric: bool = False
     scaled: bool = False
+    aligned: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rank("slopes", self.slopes, "heads")
 
     @property
     def causal_only(self) -> bool:
@@ -204,6 +220,11 @@ class DistanceBias(PairBias):
     lo: int
     scaled: bool = False
     causal_only: bool = False
+    aligned: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_table("table", self.table, "heads, distances", self.lo)
 
     @property
     def hi(self) -> int:
@@ -254,6 +275,9 @@ class KeyBias(Bias):
     scaled: bool = False
     causal_only: bool = True
 
+    def __post_init__(self) -> None:
+        check_rank("vector", self.vector, "batch, heads, keys")
+
     @property
     def heads(self) -> int:
         return self.vector.shape[1]
@@ -301,6 +325,31 @@ class RowBias(PairBias):
     scaled: bool = True
     causal_only: bool = False
     values: Float[Tensor, "heads_or_1 distances v_dim"] | None = None
+    aligned: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("side", self.side, ("query", "key"))
+        check_rank("features", self.features, "batch, heads, tokens, rank")
+        check_table("table", self.table, "heads or 1, distances, rank", self.lo)
+        tokens = (self.q_positions if self.side == "query" else self.k_positions).shape[1]
+        if self.features.shape[2] != tokens:
+            raise ValueError(
+                f"features must have one row for each {self.side}, {tokens}, got {self.features.shape[2]}"
+            )
+        heads, rank, distances = self.features.shape[1], self.features.shape[3], self.table.shape[1]
+        if self.table.shape[0] not in (1, heads) or self.table.shape[2] != rank:
+            raise ValueError(
+                f"table must be [{heads} or 1, distances, {rank}] as features are, "
+                f"got {list(self.table.shape)}"
+            )
+        if self.values is not None:
+            check_rank("values", self.values, "heads or 1, distances, v_dim")
+            if self.values.shape[0] not in (1, heads) or self.values.shape[1] != distances:
+                raise ValueError(
+                    f"values must be [{heads} or 1, {distances}, v_dim] as the table is, "
+                    f"got {list(self.values.shape)}"
+                )
 
     @property
     def hi(self) -> int:
@@ -317,9 +366,13 @@ class RowBias(PairBias):
         return max(rows), self.q_positions.shape[1], self.k_positions.shape[1]
 
     def block(self, q: slice, k: slice) -> Bias:
-        cut = super().block(q, k)
-        tokens = q if self.side == "query" else k
-        return replace(cut, features=self.features[:, :, tokens])  # type: ignore[type-var]
+        return replace(
+            self,
+            features=self.features[:, :, q if self.side == "query" else k],
+            q_positions=self.q_positions[:, q],
+            k_positions=self.k_positions[:, k],
+            aligned=False,
+        )
 
     def rows(self) -> Int[Tensor, "batch q k"]:
         """Which row of the table each query and key look up."""
@@ -378,6 +431,11 @@ class SumBias(Bias):
     def __post_init__(self) -> None:
         if not self.parts:
             raise ValueError("parts must hold at least one bias, got none")
+        for index, part in enumerate(self.parts):
+            if not isinstance(part, Bias):
+                raise TypeError(f"parts[{index}] must be a bias, got {type(part).__name__}")
+        flat = [inner for part in self.parts for inner in getattr(part, "parts", (part,))]
+        object.__setattr__(self, "parts", tuple(flat))
 
     @property
     def scaled(self) -> bool:
@@ -429,8 +487,8 @@ class SumBias(Bias):
 
 
 def _same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the larger of the two batch sizes, one of which may be 1."""
-    batch = max(first.shape[0], second.shape[0])
+    """Both with one batch size, where either may be 1."""
+    batch = second.shape[0] if first.shape[0] == 1 else first.shape[0]
     return tuple(x.expand(batch, *x.shape[1:]) for x in (first, second))  # type: ignore[return-value]
 
 

@@ -1,0 +1,174 @@
+"""Attention forward: one tile of queries against all the keys it sees, with a running softmax."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tiles import (
+    kept,
+    key_ranges,
+    reference_position,
+    relative_positions,
+    row_term,
+    tile_logits,
+    visible,
+)
+
+
+@triton.jit
+def _attend(
+    acc, total, peak, q_tile, start, end,
+    k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
+    table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
+    MASKED: tl.constexpr = PART == 0 or PART == 4
+    FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
+    d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
+    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    for n0 in tl.range(start, end, N):
+        kj = n0 + columns
+        # One wide address a tile, narrow offsets within it.
+        keys = (k_ptr + (n0 + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
+        values = (v_ptr + (n0 + zero) * v_stride) + (columns[:, None] * v_stride + dv[None, :])
+        if MASKED or D != HEAD_DIM:
+            k_tile = tl.load(keys, mask=(kj[None, :] < k_len) & (d[:, None] < HEAD_DIM), other=0.0)
+        else:
+            k_tile = tl.load(keys)
+        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
+        q_pos, k_pos = relative_positions(
+            qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
+        )
+        logits = tile_logits(
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+            LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
+        )  # fmt: skip
+        if MASKED:
+            seen = visible(
+                qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
+                padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+            )  # fmt: skip
+            logits = tl.where(seen, logits, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(logits, 1))
+        # While a row has seen nothing its peak is -inf, and subtracting that would make NaN.
+        level = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(logits - level[:, None])
+        shrink = tl.exp2(peak - level)
+        total = total * shrink + tl.sum(weights, 1)
+        if DROPOUT:
+            weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+        if MASKED or DV != V_DIM:
+            v_tile = tl.load(values, mask=(kj[:, None] < k_len) & (dv[None, :] < V_DIM), other=0.0)
+        else:
+            v_tile = tl.load(values)
+        acc = acc * shrink[:, None]
+        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+        peak = new_peak
+    return acc, total, peak
+
+
+@triton.jit
+def _attention_fwd_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
+    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
+    out_batch, out_head, out_stride, key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
+    q_token_batch, k_token_batch, range_batch, padding_batch,
+    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
+    far_lo, far_hi, window,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
+    FAR_TILES: tl.constexpr = TABLE or ROW
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last has most to do
+    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    m0 = tile * M
+    qi = m0 + tl.arange(0, M)
+    d = tl.arange(0, D)
+    b64, h64 = b.to(tl.int64), h.to(tl.int64)
+
+    q_ptr += b64 * q_batch + h64 * q_head
+    k_ptr += b64 * k_batch + h64 // groups * k_head
+    v_ptr += b64 * v_batch + h64 // groups * v_head
+    table_ptr += h64 * table_len
+    key_ptr += b64 * key_batch + h64 * k_len
+    row_ptr += b64 * row_batch + h64 * q_len * row_len
+    q_pos_ptr += b64 * q_pos_batch
+    k_pos_ptr += b64 * k_pos_batch
+    q_index_ptr += b64 * q_token_batch
+    k_index_ptr += b64 * k_token_batch
+    q_segment_ptr += b64 * q_token_batch
+    k_segment_ptr += b64 * k_token_batch
+    padding_ptr += b64 * padding_batch
+
+    q_tile = tl.load(
+        q_ptr + qi[:, None].to(tl.int64) * q_stride + d[None, :],
+        mask=(qi[:, None] < q_len) & (d[None, :] < HEAD_DIM), other=0.0,
+    )  # fmt: skip
+    slope, seed = 0.0, 0
+    if LINEAR:
+        slope = tl.load(slopes_ptr + h)
+    if DROPOUT:
+        seed = tl.load(seed_ptr) + tl.program_id(1)
+    ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
+
+    start, full_start, past_end, future_start, full_end, end = key_ranges(
+        m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
+        q_len, k_len, window, far_lo, far_hi,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
+    )  # fmt: skip
+    acc = tl.zeros([M, DV], dtype=tl.float32)
+    total = tl.zeros([M], dtype=tl.float32)
+    peak = tl.full([M], float("-inf"), dtype=tl.float32)
+    # Five runs of tiles; those that cannot occur are not even compiled.
+    for part in tl.static_range(5):
+        first, last = start, full_start
+        if part == 1:
+            first, last = full_start, past_end
+        if part == 2:
+            first, last = past_end, future_start
+        if part == 3:
+            first, last = future_start, full_end
+        if part == 4:
+            first, last = full_end, end
+        if (
+            part == 2 or part == 4 or (part == 0 and WINDOWED)
+            or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
+        ):  # fmt: skip
+            acc, total, peak = _attend(
+                acc, total, peak, q_tile, first, last,
+                k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
+                table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
+                HEAD_DIM, V_DIM, D, DV, N,
+                LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, part,
+            )  # fmt: skip
+
+    q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
+    blind = total == 0.0
+    lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
+    lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
+    tl.store(lse_ptr + tl.program_id(1).to(tl.int64) * q_len + qi, lse, mask=qi < q_len)
+    acc = acc / tl.where(blind, 1.0, total)[:, None]
+    dv = tl.arange(0, DV)
+    tl.store(
+        out_ptr + b64 * out_batch + h64 * out_head + qi[:, None].to(tl.int64) * out_stride + dv[None, :],
+        acc.to(out_ptr.dtype.element_ty), mask=(qi[:, None] < q_len) & (dv[None, :] < V_DIM),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The gradient of a distance table, for positions that are the indices themselves.
+
+Tiles along one diagonal of the logits see the same distances in the same places, so their gradients
+are added up as whole tiles, in registers, over all the queries of a run. Only then are the tile's own
+diagonals summed, once. No two programs write to one place: the result does not depend on their order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tiles import LOG2E, kept, row_term, tile_logits, visible
+
+
+@triton.jit
+def _table_grad_kernel(
+    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, sums_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, seed_ptr,
+    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
+    grad_batch, grad_head, grad_stride, key_batch, row_batch, q_token_batch, k_token_batch, padding_batch,
+    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
+    first_diagonal, run, runs,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``sums[batch · runs, heads, diagonals, 2M]``: entry ``i - j + M - 1`` of a diagonal of M × M tiles."""
+    diagonal, h = tl.program_id(0), tl.program_id(1)
+    b, part = tl.program_id(2) // runs, tl.program_id(2) % runs
+    distance = (first_diagonal + diagonal) * M  # of a tile's first query and first key
+    b64, h64 = b.to(tl.int64), h.to(tl.int64)
+    bh64 = b64 * heads + h64
+    q_ptr += b64 * q_batch + h64 * q_head
+    k_ptr += b64 * k_batch + h64 // groups * k_head
+    v_ptr += b64 * v_batch + h64 // groups * v_head
+    grad_ptr += b64 * grad_batch + h64 * grad_head
+    lse_ptr += bh64 * q_len
+    shared_ptr += bh64 * q_len
+    table_ptr += h64 * table_len
+    key_ptr += b64 * key_batch + h64 * k_len
+    row_ptr += b64 * row_batch + h64 * q_len * row_len
+    q_index_ptr += b64 * q_token_batch
+    k_index_ptr += b64 * k_token_batch
+    q_segment_ptr += b64 * q_token_batch
+    k_segment_ptr += b64 * k_token_batch
+    padding_ptr += b64 * padding_batch
+    slope, seed = 0.0, 0
+    if LINEAR:
+        slope = tl.load(slopes_ptr + h)
+    if DROPOUT:
+        seed = tl.load(seed_ptr) + bh64.to(tl.int32)
+
+    d, dv = tl.arange(0, D), tl.arange(0, DV)
+    rows, columns = tl.arange(0, M), tl.arange(0, M)
+    shift = k_len - q_len - distance  # from a tile's first query to its first key
+    # Queries whose tile of keys is not wholly before the first or after the last key.
+    first = tl.maximum(part * run, tl.maximum(-shift - M + 1, 0) // M * M)
+    last = tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift)
+    acc = tl.zeros([M, M], dtype=tl.float32)
+    for m0 in range(first, last, M):
+        qi = m0 + rows
+        kj = m0 + shift + columns
+        in_rows, in_columns = qi < q_len, (kj >= 0) & (kj < k_len)
+        q_tile = tl.load(
+            q_ptr + qi[:, None].to(tl.int64) * q_stride + d[None, :],
+            mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0,
+        )  # fmt: skip
+        grad_tile = tl.load(
+            grad_ptr + qi[:, None].to(tl.int64) * grad_stride + dv[None, :],
+            mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0,
+        )  # fmt: skip
+        k_tile = tl.load(
+            k_ptr + kj[None, :].to(tl.int64) * k_stride + d[:, None],
+            mask=in_columns[None, :] & (d[:, None] < HEAD_DIM), other=0.0,
+        )  # fmt: skip
+        v_tile = tl.load(
+            v_ptr + kj[None, :].to(tl.int64) * v_stride + dv[:, None],
+            mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0,
+        )  # fmt: skip
+        lse = tl.load(lse_ptr + qi, mask=in_rows, other=float("inf")) * LOG2E
+        shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
+        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
+        q_pos, k_pos = rows[:, None] + distance, columns[None, :]
+        logits = tile_logits(
+            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, slope,
+            table_ptr, key_ptr, row_ptr,
+            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+            LINEAR, SYMMETRIC, True, KEY, ROW, SOFTCAP, 0,
+        )  # fmt: skip
+        level = lse + row_term(rows + distance, slope, LINEAR, SYMMETRIC)
+        level = tl.where(lse == float("-inf"), float("inf"), level)
+        seen = visible(
+            qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
+            k_segment_ptr, padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+        )  # fmt: skip
+        weights = tl.where(seen & in_columns[None, :], tl.exp2(logits - level[:, None]), 0.0)
+        grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+        if DROPOUT:
+            grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+        acc += weights * (grad_weights - shared[:, None])
+
+    # Row i moves i - j + M - 1 to column t, so that a column holds one distance.
+    t = tl.arange(0, 2 * M)
+    source = rows[:, None] + (M - 1) - t[None, :]
+    inside = (source >= 0) & (source < M)
+    skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), M - 1), 1)
+    sums = tl.sum(tl.where(inside, skewed, 0.0), 0)
+    place = (tl.program_id(2).to(tl.int64) * heads + h) * tl.num_programs(0) + diagonal
+    tl.store(sums_ptr + place * (2 * M) + t, sums)

@@ -1,0 +1,248 @@
+"""What all attention kernels do to one tile of logits: bias, mask, dropout, and where tiles differ.
+
+Logits are kept in units of log 2, so that exp2 and log2 serve. Query indices ``qi`` and key indices
+``kj`` come shaped to broadcast, ``[M, 1]`` and ``[1, N]`` or the other way round, so the same code
+serves tiles of either orientation.
+"""
+
+from __future__ import annotations
+
+import os
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def lookup(pointers):
+    """Load a tile of scattered float32 numbers straight into registers.
+
+    A plain load would be pipelined: the tile would go through shared memory, which keys and values need.
+    """
+    if INTERPRETED:
+        return tl.load(pointers)
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.f32 $0, [$1];", "=f,l", [pointers.to(tl.int64, bitcast=True)],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED: tl.constexpr):
+    """Positions less ``ref``, small enough for int32. Aligned positions are the indices themselves."""
+    if ALIGNED:
+        return qi + (k_len - q_len) - ref, kj - ref
+    else:
+        q_pos = tl.load(q_pos_ptr + qi, mask=qi < q_len, other=0)
+        k_pos = tl.load(k_pos_ptr + kj, mask=kj < k_len, other=0)
+        return (q_pos - ref).to(tl.int32), (k_pos - ref).to(tl.int32)
+
+
+@triton.jit
+def reference_position(index, pos_ptr, shift, ALIGNED: tl.constexpr):
+    """The position at an index: what the other positions of its tile are counted from."""
+    if ALIGNED:
+        return index + shift
+    else:
+        return tl.load(pos_ptr + index)
+
+
+@triton.jit
+def tanh(x):
+    # 1 - 2/(e^2x + 1), with the exponential bounded so that it cannot overflow.
+    return 1.0 - 2.0 / (tl.exp2(tl.minimum(x, 20.0) * (2.0 * LOG2E)) + 1.0)
+
+
+@triton.jit
+def tile_logits(
+    scores, qi, kj, q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+    scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
+    """Scaled scores plus bias. A line's share of the query, constant along its row, is `row_term`'s.
+
+    FAR says on which side of the tables all of a tile's distances lie: 1 past their end, -1 before
+    their start, 0 neither, so that each must be looked up.
+    """
+    if SOFTCAP:
+        logits = softcap * LOG2E * tanh(scores * (scale / softcap))
+    else:
+        logits = scores * (scale * LOG2E)
+    if LINEAR:
+        if SYMMETRIC:
+            logits -= slope * LOG2E * tl.abs(q_pos - k_pos).to(tl.float32)
+        else:
+            logits += slope * LOG2E * k_pos.to(tl.float32)
+    if KEY:
+        logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
+    if TABLE:
+        if FAR == 1:
+            logits += tl.load(table_ptr + table_len - 1) * LOG2E
+        elif FAR == -1:
+            logits += tl.load(table_ptr) * LOG2E
+        else:
+            index = tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
+            logits += lookup(table_ptr + index) * LOG2E
+    if ROW:
+        row = row_ptr + qi.to(tl.int64) * row_len
+        if FAR == 1:
+            logits += tl.load(row + row_len - 1, mask=qi < q_len, other=0.0) * LOG2E
+        elif FAR == -1:
+            logits += tl.load(row, mask=qi < q_len, other=0.0) * LOG2E
+        else:
+            index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
+            row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
+            logits += lookup(row + index) * LOG2E
+    return logits
+
+
+@triton.jit
+def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
+    """What a line subtracts from a whole row: cancels in the softmax, but not in its logsumexp."""
+    if LINEAR and not SYMMETRIC:
+        return slope * LOG2E * q_pos.to(tl.float32)
+    else:
+        return q_pos.to(tl.float32) * 0.0
+
+
+@triton.jit
+def visible(
+    qi, kj, q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_len, k_len, window,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Whether each query of a tile sees each key."""
+    seen = (qi < q_len) & (kj < k_len)
+    if INDEXED:
+        q_index = tl.load(q_index_ptr + qi, mask=qi < q_len, other=0)
+        k_index = tl.load(k_index_ptr + kj, mask=kj < k_len, other=0)
+        distance = q_index - k_index
+    else:
+        distance = qi + (k_len - q_len) - kj
+    if CAUSAL:
+        seen = seen & (distance >= 0)
+    if WINDOWED:
+        if CAUSAL:
+            seen = seen & (distance < window)
+        else:
+            seen = seen & (tl.abs(distance) < window)
+    if SEGMENTS:
+        q_segment = tl.load(q_segment_ptr + qi, mask=qi < q_len, other=-1)
+        k_segment = tl.load(k_segment_ptr + kj, mask=kj < k_len, other=-2)
+        seen = seen & (q_segment == k_segment)
+    if PADDED:
+        seen = seen & (tl.load(padding_ptr + kj, mask=kj < k_len, other=1) == 0)
+    return seen
+
+
+@triton.jit
+def kept(qi, kj, seed, k_len, dropout_p):
+    """Dropout's multiplier, the same in every kernel that asks for a pair."""
+    return tl.where(tl.rand(seed, qi * k_len + kj) >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
+
+
+@triton.jit
+def key_ranges(
+    m0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
+    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Where the keys of a query tile change their nature, as multiples of N.
+
+    Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``: tiles outside of
+    ``[start, end)`` are invisible, tiles inside ``[full_start, full_end)`` need no mask, and of those the
+    ones before ``past_end`` lie beyond the tables' end and the ones from ``future_start`` before their start.
+    """
+    first = m0 + k_len - q_len  # the key level with the tile's first query
+    last = first + M - 1
+    start, end = 0, k_len
+    full_start, full_end = 0, k_len // N * N
+    if CAUSAL and not INDEXED:
+        end = tl.minimum(end, tl.maximum(last + 1, 0))
+        full_end = tl.minimum(full_end, tl.maximum(first + 1, 0) // N * N)
+    if WINDOWED and not INDEXED:
+        start = tl.maximum(first - window + 1, 0) // N * N
+        full_start = (tl.maximum(last - window + 1, 0) + N - 1) // N * N
+        if not CAUSAL:
+            end = tl.minimum(end, tl.maximum(last + window, 0))
+            full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // N * N)
+    if RANGED:
+        start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * N)
+        end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * N)
+    if MASKED:
+        full_start, full_end = start, start
+    start = tl.minimum(start, end)
+    full_start = tl.maximum(tl.minimum(full_start, end), start)
+    full_end = tl.maximum(full_end, full_start)
+    past_end, future_start = full_start, full_end
+    if FAR_TILES:
+        if ALIGNED:
+            past_end = tl.maximum(first - hi + 1, 0) // N * N
+            future_start = (tl.maximum(last - lo, 0) + N - 1) // N * N
+        else:
+            past_end = tl.load(far_ptr + 2 * tile) * N
+            future_start = tl.load(far_ptr + 2 * tile + 1) * N
+        past_end = tl.maximum(tl.minimum(past_end, full_end), full_start)
+        future_start = tl.maximum(tl.minimum(future_start, full_end), past_end)
+        if CAUSAL:
+            future_start = full_end
+    return start, full_start, past_end, future_start, full_end, end
+
+
+@triton.jit
+def query_ranges(
+    n0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
+    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """The same for the queries of a key tile, as multiples of M.
+
+    Returns ``start <= full_start <= future_end <= past_start <= full_end <= end``: as queries run forward,
+    the keys of this tile lie first in their future and at last in their past.
+    """
+    first = n0 - (k_len - q_len)  # the query level with the tile's first key
+    last = first + N - 1
+    start, end = 0, q_len
+    # Queries beyond q_len bring zero gradients, so only keys beyond k_len need a mask.
+    full_start, full_end = 0, q_len
+    if CAUSAL and not INDEXED:
+        start = tl.maximum(first, 0) // M * M
+        full_start = (tl.maximum(last, 0) + M - 1) // M * M
+    if WINDOWED and not INDEXED:
+        end = tl.minimum(end, tl.maximum(last + window, 0))
+        full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // M * M)
+        if not CAUSAL:
+            start = tl.maximum(first - window + 1, 0) // M * M
+            full_start = (tl.maximum(last - window + 1, 0) + M - 1) // M * M
+    if RANGED:
+        start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * M)
+        end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * M)
+    if MASKED:
+        full_start, full_end = start, start
+    beyond = n0 + N > k_len
+    full_start = tl.where(beyond, start, full_start)
+    full_end = tl.where(beyond, start, full_end)
+    start = tl.minimum(start, end)
+    full_start = tl.maximum(tl.minimum(full_start, end), start)
+    full_end = tl.maximum(tl.minimum(full_end, end), full_start)
+    future_end, past_start = full_start, full_end
+    if FAR_TILES:
+        if ALIGNED:
+            future_end = tl.maximum(first + lo + 1, 0) // M * M
+            past_start = (tl.maximum(last + hi, 0) + M - 1) // M * M
+        else:
+            future_end = tl.load(far_ptr + 2 * tile) * M
+            past_start = tl.load(far_ptr + 2 * tile + 1) * M
+        future_end = tl.maximum(tl.minimum(future_end, full_end), full_start)
+        if CAUSAL:
+            future_end = full_start
+        past_start = tl.maximum(tl.minimum(past_start, full_end), future_end)
+    return start, full_start, future_end, past_start, full_end, end
