@@ -70,6 +70,7 @@ def test_gradients_compile_too(case: Case):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 @cases(only=lambda case: case.id in REPRESENTATIVE)
 def test_inductor_gives_what_eager_gives(case: Case):
     torch._dynamo.reset()

@@ -67,8 +67,9 @@ def _swap_pair_axes(
         raise ValueError(
             f"weight must have a multiple of head_dim {head_dim} rows, got {weight.shape[0]}"
         )
-    heads = weight.unflatten(0, (-1, head_dim)).clone()
+    heads = weight.unflatten(0, (-1, head_dim))
     shape = (rotary_dim // 2, 2) if pairs_first else (2, rotary_dim // 2)
     turning = heads[:, :rotary_dim].unflatten(1, shape)
-    heads[:, :rotary_dim] = turning.transpose(1, 2).flatten(1, 2)
-    return heads.flatten(0, 1)
+    reordered = heads.clone()
+    reordered[:, :rotary_dim] = turning.transpose(1, 2).flatten(1, 2)
+    return reordered.flatten(0, 1)
