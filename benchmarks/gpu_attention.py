@@ -1,0 +1,325 @@
+"""Biased attention on one CUDA device beside its peers, in one process on the same inputs.
+
+    PYTHONPATH=src python3 benchmarks/gpu_attention.py --out DIR [--budget SECONDS] [--only NAME …]
+
+A candidate of ours is timed only if its outputs and gradients are right in this run: at most twice as
+far from float64 as plain PyTorch in the same dtype. Times are medians over CUDA events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from triton.testing import do_bench
+
+import ordinate
+from environment import describe
+from ordinate import DistanceBias, PositionEncoding
+
+SHAPES = {  # batch, heads, length, head_dim
+    "B4 H16 L4096 D64": (4, 16, 4096, 64),
+    "B1 H16 L4096 D64": (1, 16, 4096, 64),
+    "B2 H16 L8192 D64": (2, 16, 8192, 64),
+    "B1 H16 L16384 D128": (1, 16, 16384, 128),
+}
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Kerple(PositionEncoding):
+    """KERPLE's logarithmic bias, to stand for any learned vector as long as the sequence."""
+
+    def __init__(self, num_heads: int, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.rate = nn.Parameter(torch.rand(num_heads) * 2)
+        self.spread = nn.Parameter(torch.rand(num_heads))
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        distance = torch.arange(self.length, device=q.device)
+        table = -self.rate[:, None] * torch.log1p(self.spread[:, None] * distance)
+        return DistanceBias(table, queries, keys, lo=0, aligned=q_positions is None)
+
+
+@dataclass
+class Candidate:
+    """One way to compute a biased attention, with the parameters that learn."""
+
+    name: str
+    kind: str
+    ours: bool
+    attend: Attend
+    parameters: list[Tensor]
+    reps: int = 60
+
+
+def fused(encoding: PositionEncoding, name: str, kind: str) -> Candidate:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+
+    learning = [p for p in encoding.parameters() if p.requires_grad]
+    return Candidate(name, kind, True, attend, learning)
+
+
+def sdpa(backend: SDPBackend) -> Attend:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return attend
+
+
+@functools.cache
+def _causal_blocks(length: int):
+    return create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length, device="cuda")
+
+
+def flex(score_mod, length: int, **options) -> Attend:
+    compiled = torch.compile(flex_attention, **options.pop("compile", {"dynamic": False}))
+    kernel_options = options or None
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return compiled(
+            q,
+            k,
+            v,
+            score_mod=score_mod,
+            block_mask=_causal_blocks(length),
+            kernel_options=kernel_options,
+        )
+
+    return attend
+
+
+def frozen(encoding: PositionEncoding) -> PositionEncoding:
+    return encoding.requires_grad_(False)
+
+
+def candidates(heads: int, length: int, dim: int) -> Iterator[Callable[[], Candidate]]:
+    """Each is made only when its turn comes, for some hold gigabytes."""
+    cuda = torch.device("cuda")
+    slopes = ordinate.ALiBi(heads).slopes_on(cuda)
+
+    yield lambda: Candidate("cuDNN", "none", False, sdpa(SDPBackend.CUDNN_ATTENTION), [])
+    yield lambda: Candidate("flash SDPA", "none", False, sdpa(SDPBackend.FLASH_ATTENTION), [])
+    yield lambda: fused(PositionEncoding(), "ordinate", "none")
+    yield lambda: fused(ordinate.ALiBi(heads).to(cuda), "ordinate", "ALiBi")
+    yield lambda: fused(frozen(ordinate.T5Bias(heads).to(cuda)), "ordinate", "T5 fixed")
+    yield lambda: fused(frozen(ordinate.ClippedBias(heads, 64).to(cuda)), "ordinate", "clipped fixed")
+    yield lambda: fused(ordinate.T5Bias(heads).to(cuda), "ordinate", "T5 learned")
+    yield lambda: fused(Kerple(heads, length).to(cuda), "ordinate", "KERPLE learned")
+    yield lambda: fused(ordinate.Shaw(dim, 16).to(cuda), "ordinate", "Shaw learned")
+
+    yield lambda: Candidate("FlexAttention", "none", False, flex(None, length), [])
+    yield lambda: Candidate(
+        "FlexAttention", "ALiBi", False,
+        flex(lambda s, b, h, q, k: s - slopes[h] * (q - k), length), [],
+    )  # fmt: skip
+    yield lambda: _dense_alibi(slopes, length)
+    if length <= 4096:
+        yield lambda: _shaw_einsum(heads, length, dim)
+    yield lambda: _flex_learned_vector(heads, length)
+    yield lambda: _flex_learned_as_written(heads, length)
+
+
+def _dense_alibi(slopes: Tensor, length: int) -> Candidate:
+    index = torch.arange(length, device="cuda")
+    distance = index[:, None] - index
+    mask = torch.where(distance >= 0, -slopes[:, None, None] * distance, -math.inf)[None].bfloat16()
+    return Candidate(
+        "SDPA, dense mask", "ALiBi", False, sdpa(SDPBackend.EFFICIENT_ATTENTION, mask), [], 20
+    )
+
+
+def _flex_learned_vector(heads: int, length: int) -> Candidate:
+    """FlexAttention at its best known: the buckets expanded to a vector over distances first."""
+    vector = nn.Parameter(torch.randn(heads, length, device="cuda") * 0.02)
+    attend = flex(
+        lambda s, b, h, q, k: s + vector[h, (q - k).clamp(min=0)], length,
+        compile={"dynamic": False, "mode": "max-autotune-no-cudagraphs"},
+    )  # fmt: skip
+    return Candidate("FlexAttention, vector, autotuned", "T5 learned", False, attend, [vector], 5)
+
+
+def _flex_learned_as_written(heads: int, length: int) -> Candidate:
+    table = nn.Parameter(torch.randn(32, heads, device="cuda") * 0.02)
+    buckets = ordinate.T5Bias(heads).buckets(torch.arange(length)).to("cuda")
+    small = {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1}
+    attend = flex(lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h], length, **small)
+    return Candidate("FlexAttention, as written", "T5 learned", False, attend, [table], 1)
+
+
+def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int) -> float:
+    """How many times further from float64 than plain bfloat16 PyTorch, at worst over output and gradients."""
+    batch, length = 2, 515
+    torch.manual_seed(1)
+    encoding = make(heads, length, dim).to("cuda")
+    inputs = [torch.randn(batch, heads, length, dim, device="cuda").bfloat16() for _ in range(4)]
+
+    def results(dtype: torch.dtype, attend: Attend) -> list[Tensor]:
+        *qkv, grad = (x.to(dtype, copy=True) for x in inputs)
+        qkv = [x.requires_grad_() for x in qkv]
+        out = attend(*qkv)
+        leaves = [*qkv, *(p for p in encoding.parameters() if p.requires_grad)]
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q @ k.transpose(-1, -2) * dim**-0.5
+        bias = encoding.bias(q, k)
+        if bias is not None:
+            logits = logits + (bias.dense() * (dim**-0.5 if bias.scaled else 1.0)).to(q.dtype)
+        hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
+        return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
+
+    attend = functools.partial(ordinate.attention, encoding=encoding, causal=True)
+    exact = results(torch.float64, functools.partial(attend, impl="reference"))
+    ours = results(torch.bfloat16, functools.partial(attend, impl="fused"))
+    theirs = results(torch.bfloat16, plain)
+    errors = [
+        ((o.double() - e.double()).abs().max(), (t.double() - e.double()).abs().max())
+        for o, t, e in zip(ours, theirs, exact, strict=True)
+    ]
+    return max(float(mine / other.clamp(min=1e-12)) for mine, other in errors)
+
+
+GATES: dict[str, Callable[[int, int, int], PositionEncoding]] = {
+    "none": lambda heads, length, dim: PositionEncoding(),
+    "ALiBi": lambda heads, length, dim: ordinate.ALiBi(heads, trainable=True),
+    "T5 fixed": lambda heads, length, dim: ordinate.T5Bias(heads),
+    "T5 learned": lambda heads, length, dim: ordinate.T5Bias(heads),
+    "clipped fixed": lambda heads, length, dim: ordinate.ClippedBias(heads, 64),
+    "KERPLE learned": lambda heads, length, dim: Kerple(heads, length),
+    "Shaw learned": lambda heads, length, dim: ordinate.Shaw(dim, 16),
+}
+
+
+def measure(candidate: Candidate, shape: tuple[int, int, int, int]) -> dict[str, float | str]:
+    torch.manual_seed(0)
+    q, k, v, grad = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    leaves = [x.requires_grad_() for x in (q, k, v)] + candidate.parameters
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return candidate.attend(q, k, v)
+
+    def both() -> None:
+        torch.autograd.grad(candidate.attend(q, k, v), leaves, grad)
+
+    options = {
+        "warmup": 10 if candidate.reps > 5 else 1,
+        "rep": candidate.reps * 4,
+        "return_mode": "median",
+    }
+    figures = {"forward_ms": do_bench(forward, **options)}
+    both()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    both()
+    torch.cuda.synchronize()
+    figures["extra_MiB"] = (torch.cuda.max_memory_allocated() - held) / 2**20
+    figures["forward_backward_ms"] = do_bench(both, **options)
+    batch, heads, length, dim = shape
+    operations = 4 * batch * heads * length * length * dim / 2
+    figures["forward_TFLOPs"] = operations / figures["forward_ms"] / 1e9
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--budget", type=float, default=480.0, help="seconds after which no case is begun"
+    )
+    parser.add_argument("--only", nargs="*", default=None, help="names or kinds to run")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    record = {"environment": describe(), "gates": {}, "rows": []}
+
+    def save() -> None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "gpu_attention.json").write_text(json.dumps(record, indent=1) + "\n")
+
+    for name, shape in SHAPES.items():
+        _, heads, length, dim = shape
+        for make in candidates(heads, length, dim):
+            if time.monotonic() - started > arguments.budget:
+                record["rows"].append({"shape": name, "error": "not begun: the time was spent"})
+                break
+            label = "?"
+            try:
+                candidate = make()
+                label = f"{candidate.name} / {candidate.kind}"
+                if arguments.only and not {candidate.name, candidate.kind} & set(arguments.only):
+                    continue
+                row: dict[str, object] = {"shape": name, "name": candidate.name, "kind": candidate.kind}
+                if candidate.ours:
+                    key = f"{candidate.kind}, D{dim}"
+                    if key not in record["gates"]:
+                        record["gates"][key] = gate(GATES[candidate.kind], heads, dim)
+                    if not record["gates"][key] <= 2.0:
+                        raise RuntimeError(
+                            f"gate is red: {record['gates'][key]:.2f} times plain PyTorch's error"
+                        )
+                row.update(measure(candidate, shape))
+            except Exception as problem:
+                row = {
+                    "shape": name,
+                    "name": label,
+                    "error": f"{type(problem).__name__}: {problem}"[:300],
+                }
+            record["rows"].append(row)
+            print(_line(row), flush=True)
+            save()
+            torch.cuda.empty_cache()
+            torch._dynamo.reset()
+    if not arguments.only:
+        record["long"] = _long(131072)
+        print(record["long"], flush=True)
+    save()
+
+
+def _long(length: int) -> dict[str, float]:
+    """One training step of a learned T5 bias over a very long sequence."""
+    encoding = ordinate.T5Bias(16).to("cuda")
+    q, k, v = (
+        torch.randn(1, 16, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    )
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    held, started = torch.cuda.memory_allocated(), time.monotonic()
+    out = ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+    torch.autograd.grad(out, [q, k, v, encoding.weight], torch.ones_like(out))
+    torch.cuda.synchronize()
+    return {
+        "length": length,
+        "seconds": time.monotonic() - started,
+        "extra_GiB": (torch.cuda.max_memory_allocated() - held) / 2**30,
+    }
+
+
+def _line(row: dict) -> str:
+    if "error" in row:
+        return f"{row['shape']:20} {row.get('name', ''):45} {row['error']}"
+    return (
+        f"{row['shape']:20} {row['name'] + ' / ' + row['kind']:45} forward {row['forward_ms']:8.3f} ms "
+        f"({row['forward_TFLOPs']:4.0f} TFLOP/s)  both {row['forward_backward_ms']:8.3f} ms  "
+        f"extra {row['extra_MiB']:7.0f} MiB"
+    )
+
+
+if __name__ == "__main__":
+    main()
