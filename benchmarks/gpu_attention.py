@@ -138,9 +138,25 @@ def _dense_alibi(slopes: Tensor, length: int) -> Candidate:
     index = torch.arange(length, device="cuda")
     distance = index[:, None] - index
     mask = torch.where(distance >= 0, -slopes[:, None, None] * distance, -math.inf)[None].bfloat16()
-    return Candidate(
-        "SDPA, dense mask", "ALiBi", False, sdpa(SDPBackend.EFFICIENT_ATTENTION, mask), [], 20
-    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return Candidate("SDPA, dense mask", "ALiBi", False, attend, [], 20)
+
+
+def _shaw_einsum(heads: int, length: int, dim: int) -> Candidate:
+    """Shaw's layer as tutorials write it: a vector for every pair, contracted with the queries."""
+    keys = nn.Parameter(torch.randn(33, dim, device="cuda").bfloat16() * 0.1)
+    index = torch.arange(length, device="cuda")
+    rows = (index[None, :] - index[:, None]).clamp(-16, 16) + 16
+    hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = (q @ k.transpose(-1, -2) + torch.einsum("bhqd,qkd->bhqk", q, keys[rows])) * dim**-0.5
+        return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
+
+    return Candidate("einsum", "Shaw learned", False, attend, [keys], 5)
 
 
 def _flex_learned_vector(heads: int, length: int) -> Candidate:

@@ -67,6 +67,11 @@ class _Launch:
         longest = self.table if self.table is not None else self.row
         return self.lo + (0 if longest is None else longest.shape[-1] - 1)
 
+    @property
+    def short(self) -> bool:
+        """Whether most tiles lie beyond the tables, so that few have to be looked up."""
+        return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
+
     def pointers(self) -> dict[str, Any]:
         nothing = self.q  # a pointer that no kernel follows
         names = {
@@ -101,7 +106,8 @@ class _Launch:
             "softcap": 1.0 if self.softcap is None else self.softcap, "dropout_p": self.dropout_p,
             "table_len": 1 if self.table is None else self.table.shape[-1], "table_lo": self.lo,
             "row_len": 1 if self.row is None else self.row.shape[-1], "row_lo": self.lo,
-            "window": 0 if self.window is None else self.window,
+            # No wider than all there is, so that no sum with an index leaves int32.
+            "window": 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2]),
         }  # fmt: skip
 
     def flags(self) -> dict[str, Any]:
@@ -130,7 +136,7 @@ class _Launch:
             "range_ptr": ranges, "far_ptr": far,
             "range_batch": _batch_stride(ranges), "far_batch": _batch_stride(far),
             "far_lo": self.lo, "far_hi": self.hi,
-            "TABLE": self.table is not None, "ALIGNED": self.aligned,
+            "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
             **self.position_strides(),
         }  # fmt: skip
 
@@ -273,12 +279,10 @@ def _queries_backward(
     )  # fmt: skip
     if grad_table:
         grads["table"][:, -1] += past.sum(dim=(0, 2))
-        if launch.lo < launch.hi:
-            grads["table"][:, 0] += future.sum(dim=(0, 2))
+        grads["table"][:, 0] += future.sum(dim=(0, 2))
     if grad_row:
         row_grad[..., -1] += past
-        if launch.lo < launch.hi:
-            row_grad[..., 0] += future
+        row_grad[..., 0] += future
         if row_grad is not grads["row"]:
             grads["row"].copy_(row_grad.sum(dim=0, keepdim=True))
 

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .tiles import (
     LOG2E,
+    far_table_entry,
     kept,
     key_ranges,
     query_ranges,
@@ -46,13 +47,16 @@ def _pull_to_queries(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, PART: tl.constexpr,
+    SCATTER: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
+    # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
+    STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
-    for n0 in tl.range(start, end, N):
+    for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
         keys = (k_ptr + (n0 + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
         values = (v_ptr + (n0 + zero) * v_stride) + (columns[None, :] * v_stride + dv[:, None])
@@ -69,7 +73,7 @@ def _pull_to_queries(
             qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
         )  # fmt: skip
@@ -133,7 +137,7 @@ def _attention_bwd_q_kernel(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr,
+    SCATTER: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
@@ -213,7 +217,7 @@ def _attention_bwd_q_kernel(
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW, SCATTER,
-                part,
+                SHORT, part,
             )  # fmt: skip
     tl.store(
         grad_q_ptr + b64 * grad_q_batch + h64 * grad_q_head + rows * grad_q_stride + d[None, :],
@@ -237,13 +241,16 @@ def _pull_to_keys(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, PART: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
     d, dv, rows = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M)
+    # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
+    STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
-    for m0 in tl.range(start, end, M):
+    for m0 in tl.range(start, end, M, num_stages=STAGES):
         qi = m0 + rows
         queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
         gradients = (grad_ptr + (m0 + zero) * grad_stride) + (rows[:, None] * grad_stride + dv[None, :])
@@ -262,7 +269,7 @@ def _pull_to_keys(
             qi[None, :], kj[:, None], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
         logits = tile_logits(
-            scores, qi[None, :], kj[:, None], q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+            scores, qi[None, :], kj[:, None], q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
         )  # fmt: skip
@@ -313,7 +320,7 @@ def _attention_bwd_kv_kernel(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
@@ -388,7 +395,7 @@ def _attention_bwd_kv_kernel(
                     HEAD_DIM, V_DIM, D, DV, M,
                     LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
                     CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_SLOPE,
-                    EVEN, part,
+                    EVEN, SHORT, part,
                 )  # fmt: skip
         if GRAD_KEY:
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)

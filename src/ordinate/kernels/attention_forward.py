@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from .tiles import (
+    far_table_entry,
     kept,
     key_ranges,
     reference_position,
@@ -27,14 +28,17 @@ def _attend(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
+    # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
+    STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
-    for n0 in tl.range(start, end, N):
+    for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
         # One wide address a tile, narrow offsets within it.
         keys = (k_ptr + (n0 + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
@@ -48,7 +52,7 @@ def _attend(
             qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
         )  # fmt: skip
@@ -91,7 +95,7 @@ def _attention_fwd_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
@@ -158,7 +162,7 @@ def _attention_fwd_kernel(
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, part,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, part,
             )  # fmt: skip
 
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)

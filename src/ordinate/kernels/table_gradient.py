@@ -87,7 +87,7 @@ def _table_grad_kernel(
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
         logits = tile_logits(
             scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, slope,
-            table_ptr, key_ptr, row_ptr,
+            0.0, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, True, KEY, ROW, SOFTCAP, 0,
         )  # fmt: skip

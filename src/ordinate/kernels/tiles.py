@@ -54,12 +54,17 @@ def reference_position(index, pos_ptr, shift, ALIGNED: tl.constexpr):
 @triton.jit
 def tanh(x):
     # 1 - 2/(e^2x + 1), with the exponential bounded so that it cannot overflow.
-    return 1.0 - 2.0 / (tl.exp2(tl.minimum(x, 20.0) * (2.0 * LOG2E)) + 1.0)
+    far = 1.0 - 2.0 / (tl.exp2(tl.minimum(x, 20.0) * (2.0 * LOG2E)) + 1.0)
+    # Near 0 that difference cancels; the polynomial x + x^3 p(x^2) of Cephes (Moshier 1989) does not.
+    z = x * x
+    p = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
+    near = x + x * z * (p * z - 3.33332819422e-1)
+    return tl.where(tl.abs(x) < 0.625, near, far)
 
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, slope, table_ptr, key_ptr, row_ptr,
+    scores, qi, kj, q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
@@ -81,10 +86,8 @@ def tile_logits(
     if KEY:
         logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
     if TABLE:
-        if FAR == 1:
-            logits += tl.load(table_ptr + table_len - 1) * LOG2E
-        elif FAR == -1:
-            logits += tl.load(table_ptr) * LOG2E
+        if FAR != 0:
+            logits += far_entry
         else:
             index = tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
             logits += lookup(table_ptr + index) * LOG2E
@@ -99,6 +102,17 @@ def tile_logits(
             row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
             logits += lookup(row + index) * LOG2E
     return logits
+
+
+@triton.jit
+def far_table_entry(table_ptr, table_len, TABLE: tl.constexpr, FAR: tl.constexpr):
+    """The one entry that serves tiles beyond a table's end (FAR 1) or start (FAR -1)."""
+    if TABLE and FAR == 1:
+        return tl.load(table_ptr + table_len - 1) * LOG2E
+    elif TABLE and FAR == -1:
+        return tl.load(table_ptr) * LOG2E
+    else:
+        return 0.0
 
 
 @triton.jit
