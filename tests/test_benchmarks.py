@@ -1,0 +1,85 @@
+"""The benchmarks run, refuse to time what is wrong, and the page says what the record says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_the_page_equals_the_record():
+    import render
+
+    page = render.PAGE.read_text()
+    assert render.rendered(page, json.loads(render.RECORD.read_text())) == page
+
+
+def test_the_record_times_nothing_that_failed_its_gate():
+    import render
+
+    record = json.loads(render.RECORD.read_text())
+    gated = [row for case in record["cases"] for row in case["rows"] if "gate" in row]
+    assert gated
+    for row in gated:
+        assert ("median_ms" in row) == row["gate"]["passed"], row
+        assert row["gate"]["passed"] == (row["gate"]["error"] <= row["gate"]["budget"]), row
+        if row["candidate"].startswith("ordinate"):
+            assert row["gate"]["passed"], row
+
+
+def test_the_record_names_machine_versions_and_commit_but_no_host():
+    import platform
+
+    import render
+
+    text = render.RECORD.read_text()
+    environment = json.loads(text)["environment"]
+    assert environment["versions"].keys() >= {"python", "torch", "transformers"}
+    assert environment["machine"]["cores"] >= 1
+    assert len(environment["commit"]) >= 12
+    assert platform.node() not in text or platform.node() in ("", "localhost")
+
+
+def test_a_gate_fails_on_one_error_past_its_budget_and_names_it():
+    import measure
+
+    verdict = measure.gate({"q": 1e-9, "k": 3e-3}, {"q": 1e-3, "k": 1e-3})
+    assert verdict == {"passed": False, "quantity": "k", "error": 3e-3, "budget": 1e-3}
+
+
+def test_nan_is_an_infinite_error():
+    import measure
+
+    assert measure.worst_error(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")
+
+
+@pytest.mark.slow
+def test_every_kind_of_case_runs_at_tiny_sizes(tmp_path):
+    pytest.importorskip("rotary_embedding_torch", reason="peers of the bench extra")
+    pytest.importorskip("x_transformers", reason="peers of the bench extra")
+    out = tmp_path / "cpu.json"
+    subprocess.run(
+        [sys.executable, str(BENCHMARKS / "cpu.py"), "--quick", "--out", str(out)],
+        check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    record = json.loads(out.read_text())
+    kinds = {case["kind"] for case in record["cases"]}
+    assert kinds == {"rope", "rope token", "attention", "decode", "memory", "long", "long memory"}
+    assert all(case["rows"] for case in record["cases"])
+
+    import render
+
+    page = f"# Benchmarks\n\n{render.BEGIN}\n{render.END}\n"
+    assert "ordinate ALiBi" in render.rendered(page, record)
