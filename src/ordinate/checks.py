@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +34,8 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 def check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+        got = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+        raise TypeError(f"{name} must be True or False, got {got}")
 
 
 def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
@@ -42,6 +43,11 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
         raise TypeError(f"{name} must be an int, got {value!r}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_sequence(name: str, value: object, of: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a sequence of {of}, got {value!r}")
 
 
 def check_even(name: str, value: int) -> None:

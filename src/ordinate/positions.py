@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .checks import check_positive_int
+from .checks import check_positive_int, check_sequence
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -63,10 +63,11 @@ def segment_ids(
 
 
 def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
-    counts = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    check_sequence("lengths", counts, "ints")
     for index, count in enumerate(counts):
         check_positive_int(f"lengths[{index}]", count, minimum=0)
-    return counts
+    return list(counts)
 
 
 def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
@@ -116,6 +117,7 @@ def randomized(
     """
     check_positive_int("length", length, minimum=0)
     check_positive_int("max_position", max_position)
+    check_positive_int("batch", batch, minimum=0)
     if length > max_position:
         raise ValueError(
             f"length must be at most max_position, the positions are distinct, "

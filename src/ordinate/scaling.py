@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from .checks import check_choice, check_number, check_positive_int
+from .checks import check_bool, check_choice, check_number, check_positive_int, check_sequence
 from .numerics import constant
 
 
@@ -158,6 +158,7 @@ class YaRN(Scaling):
         check_positive_int("original_max_position", self.original_max_position)
         check_number("beta_slow", self.beta_slow, above=0)
         check_number("beta_fast", self.beta_fast, above=self.beta_slow)
+        check_bool("truncate", self.truncate)
         check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
         for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
@@ -231,6 +232,7 @@ class LongRoPE(Scaling):
     def __post_init__(self) -> None:
         check_positive_int("original_max_position", self.original_max_position, minimum=2)
         for name in ("short_factor", "long_factor"):
+            check_sequence(name, getattr(self, name), "numbers")
             divisors = tuple(getattr(self, name))
             for index, divisor in enumerate(divisors):
                 check_number(f"{name}[{index}]", divisor, above=0)

@@ -140,7 +140,7 @@ def explain(*args, impl: Impl = "auto", **kwargs) -> Explanation:
     Example:
         >>> q = k = v = torch.randn(1, 8, 16, 32)
         >>> print(ordinate.explain(q, k, v, ordinate.ALiBi(8), causal=True))
-        fused      no: fused kernels are not part of this version
+        fused      no: ...
         sdpa       no: a bias (LinearBias) would have to be a dense mask
         chunked    chosen
         reference  would do, not preferred
@@ -294,8 +294,7 @@ def apply_encoding(
 ) -> tuple[Tensor, Tensor, Bias | None]:
     """q and k rotated, and the bias checked against them."""
     if encoding is not None:
-        if not isinstance(encoding, PositionEncoding):
-            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        check_encoding(encoding)
         if bias is not None:
             raise ValueError("bias must be None when an encoding is given, which brings its own")
         bias = encoding.bias(q, k, q_positions, k_positions, x=x)
@@ -308,6 +307,11 @@ def apply_encoding(
     if bias is not None:
         _check_bias(bias, q, k, causal)
     return q, k, bias
+
+
+def check_encoding(encoding: object) -> None:
+    if not isinstance(encoding, PositionEncoding):
+        raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
 
 
 def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:

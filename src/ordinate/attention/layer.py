@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import check_bool, check_floating, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from ..positions import as_positions, sequential
-from .api import Impl, as_padding, attention
+from .api import Impl, as_padding, attention, check_encoding
 
 
 @dataclass(eq=False)
@@ -96,8 +96,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
             )
-        if encoding is not None and not isinstance(encoding, PositionEncoding):
-            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        if encoding is not None:
+            check_encoding(encoding)
         check_bool("causal", causal)
         if head_dim is not None:
             check_positive_int("head_dim", head_dim)

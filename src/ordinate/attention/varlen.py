@@ -9,6 +9,7 @@ from torch import Tensor
 from ..bias.types import Bias
 from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
+from ..positions import as_positions
 from . import api
 from .mask import Mask
 
@@ -88,6 +89,12 @@ def attention_varlen(
 
     token_lengths = None
     if encoding is not None:
+        api.check_encoding(encoding)
+        pairs = (("q_positions", q_positions, q), ("k_positions", k_positions, k))
+        for name, positions, tokens in pairs:
+            if positions is not None:
+                axes = getattr(encoding, "axes", 1)
+                as_positions(name, positions, batch=1, seq=tokens.shape[2], device=q.device, axes=axes)
         if q_positions is None and k_positions is None:
             q_positions, k_positions = q_index, k_index
         if encoding.length_dependent:
@@ -96,6 +103,8 @@ def attention_varlen(
             )
     elif lengths is not None:
         raise ValueError("lengths must be None without an encoding, which would read it")
+    if x is not None:
+        check_rank("x", x, "tokens, d_model")
     q, k, bias = api.apply_encoding(
         q, k, encoding, bias, q_positions, k_positions, token_lengths,
         None if x is None else x[None], causal=causal,

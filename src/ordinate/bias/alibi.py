@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_positive_int
+from ..checks import check_bool, check_positive_int
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
@@ -61,13 +61,15 @@ class ALiBi(PositionEncoding):
     ) -> None:
         super().__init__()
         slopes = alibi_slopes(num_heads)
+        check_bool("symmetric", symmetric)
+        check_bool("trainable", trainable)
         if heads is not None:
             if not isinstance(heads, slice):
                 raise TypeError(f"heads must be a slice of the {num_heads} heads, got {heads!r}")
             slopes = slopes[heads]
             if not slopes:
                 raise ValueError(f"heads must select some of the {num_heads} heads, got {heads}")
-        self.num_heads, self.symmetric, self.heads = num_heads, bool(symmetric), heads
+        self.num_heads, self.symmetric, self.heads = num_heads, symmetric, heads
         self._slopes = slopes
         self.slopes = nn.Parameter(torch.empty(len(slopes))) if trainable else None
         self.reset_parameters()

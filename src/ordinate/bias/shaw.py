@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_positive_int
+from ..checks import check_bool, check_positive_int
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
 from ..positions import resolve
@@ -39,6 +39,7 @@ class Shaw(PositionEncoding):
         super().__init__()
         check_positive_int("head_dim", head_dim)
         check_positive_int("max_distance", max_distance)
+        check_bool("values", values)
         self.head_dim, self.max_distance = head_dim, max_distance
         rows = 2 * max_distance + 1
         self.keys = nn.Parameter(torch.empty(rows, head_dim))

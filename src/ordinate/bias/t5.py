@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_positive_int
+from ..checks import check_bool, check_positive_int
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
@@ -70,6 +70,7 @@ class T5Bias(PositionEncoding):
     ) -> None:
         super().__init__()
         check_positive_int("num_heads", num_heads)
+        check_bool("bidirectional", bidirectional)
         check_positive_int("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
@@ -80,7 +81,7 @@ class T5Bias(PositionEncoding):
                 f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"
             )
         self.num_heads, self.num_buckets = num_heads, num_buckets
-        self.max_distance, self.bidirectional = max_distance, bool(bidirectional)
+        self.max_distance, self.bidirectional = max_distance, bidirectional
         if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not
             self.claims = self.claims - {"bucket coverage"}
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))

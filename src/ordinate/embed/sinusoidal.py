@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import (
+    check_bool,
     check_choice,
     check_even,
     check_floating,
@@ -56,7 +57,8 @@ class Sinusoidal(PositionEncoding):
         check_choice("layout", layout, ("interleaved", "half"))
         self.d_model, self.base, self.layout = d_model, float(base), layout
         check_positive_int("offset", offset, minimum=0)
-        self.endpoint, self.offset = bool(endpoint), offset
+        check_bool("endpoint", endpoint)
+        self.endpoint, self.offset = endpoint, offset
 
     def inv_freq(self, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
         """The angle each pair advances per position, fastest first, in float64."""
@@ -67,6 +69,9 @@ class Sinusoidal(PositionEncoding):
 
     def codes(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
         """The code of each position, in float64."""
+        if not isinstance(positions, Tensor) or positions.is_floating_point():
+            got = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
+            raise TypeError(f"positions must be an integer tensor, got {got}")
         angles = (positions + self.offset).double()[..., None] * self.inv_freq(positions.device)
         sines, cosines = angles.sin(), angles.cos()
         if self.layout == "half":

@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ..checks import check_choice, check_even, check_number, check_positive_int, check_rank
+from ..checks import (
+    check_choice,
+    check_even,
+    check_number,
+    check_positive_int,
+    check_rank,
+    check_sequence,
+)
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
 from ..positions import as_positions, resolve
@@ -73,6 +80,8 @@ class RoPE(PositionEncoding):
             raise TypeError(f"scaling must be one of ordinate.scaling, got {scaling!r}")
         self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
         self.layout, self.scaling = layout, scaling
+        if sections is not None:
+            check_sequence("sections", sections, "ints")
         self.sections = None if sections is None else tuple(sections)
         self.section_layout = section_layout
         self._axis_of_pair = self._assign_axes()
@@ -116,8 +125,8 @@ class RoPE(PositionEncoding):
         """Radians per position of each pair after scaling, in float64.
 
         Example:
-            >>> RoPE(8, scaling=ordinate.scaling.Linear(4)).inv_freq()
-            tensor([2.5000e-01, 2.5000e-02, 2.5000e-03, 2.5000e-04], dtype=torch.float64)
+            >>> RoPE(4, scaling=ordinate.scaling.Linear(4)).inv_freq()
+            tensor([0.2500, 0.0025], dtype=torch.float64)
         """
         if self.scaling is None:
             return frequencies(self.base, self.rotary_dim, device)
@@ -133,11 +142,7 @@ class RoPE(PositionEncoding):
         Args:
             lengths: See `PositionEncoding.rotate`.
         """
-        rows = positions.shape[-2] if positions.dim() > 1 else 1
-        positions = as_positions(
-            "positions", positions, batch=rows, seq=positions.shape[-1],
-            device=positions.device, axes=self.axes,
-        )  # fmt: skip
+        positions = as_positions("positions", positions, axes=self.axes)
         return self._at(positions, self._lengths(lengths, positions, positions))
 
     def _at(self, positions: Tensor, lengths: Tensor | None) -> Rotation:
@@ -159,9 +164,11 @@ class RoPE(PositionEncoding):
         if not self.length_dependent:
             return None
         if lengths is None:
-            rows = [part.amax(dim=-1) for part in (positions, keys)]  # [axes?, batch]
+            rows = [part.amax(dim=-1) for part in (positions, keys) if part.shape[-1]]  # [axes?, batch]
             rows = [part.amax(dim=0) if part.dim() == 2 else part for part in rows]
-            return torch.maximum(*rows)[:, None] + 1
+            return torch.maximum(rows[0], rows[-1])[:, None] + 1 if rows else None
+        if not isinstance(lengths, (int, Tensor)):
+            raise TypeError(f"lengths must be an int or an integer tensor, got {type(lengths).__name__}")
         if isinstance(lengths, int):
             lengths = torch.tensor(lengths, device=positions.device)
         if lengths.is_floating_point() or lengths.dim() > 2:

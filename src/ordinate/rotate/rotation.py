@@ -149,6 +149,11 @@ def rerotate(
         >>> moved = rerotate(rope.at(here).apply(keys), rope.at(here), rope.at(there))
         >>> torch.testing.assert_close(moved, rope.at(there).apply(keys))
     """
+    for name, rotation in (("from_", from_), ("to", to)):
+        if not isinstance(rotation, Rotation):
+            raise TypeError(
+                f"{name} must be a Rotation, as RoPE.at makes, got {type(rotation).__name__}"
+            )
     for field in ("layout", "head_dim"):
         if getattr(from_, field) != getattr(to, field):
             raise ValueError(
@@ -160,6 +165,8 @@ def rerotate(
             f"to must have the seq and pairs of from_, got {list(to.angles.shape[-2:])} "
             f"instead of {list(from_.angles.shape[-2:])}"
         )
+    if 1 not in (len(from_.angles), len(to.angles)) and len(from_.angles) != len(to.angles):
+        raise ValueError(f"to must have 1 row or the {len(from_.angles)} of from_, got {len(to.angles)}")
     step = Rotation(to.angles - from_.angles, to.factor / from_.factor, to.layout, to.head_dim)
     return step.apply(keys, "keys")
 
