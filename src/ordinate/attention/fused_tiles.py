@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -31,8 +32,50 @@ def tile_config(kernel: str, q: Tensor, v: Tensor, table: bool) -> dict[str, Any
     m, n, warps, stages = _TILES[kernel][0 if dim <= 64 else 1 if dim <= 128 else 2]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         m, n, warps, stages = 32, 32, 4, 1
+    m, n, stages = _fit(kernel, m, n, stages, q, v, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "num_warps": warps, "num_stages": stages}
     return config if square else {**config, "N": n}
+
+
+def _padded(dim: int) -> int:
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+@functools.cache
+def shared_memory_of(device: torch.device) -> int:
+    """How many bytes of a GPU's shared memory one program may have."""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def _fit(
+    kernel: str, m: int, n: int, stages: int, q: Tensor, v: Tensor, limit: int
+) -> tuple[int, int, int]:
+    """Smaller tiles and shorter pipelines where those of an H200 would not fit.
+
+    Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
+    gradients of keys are gathered, the other way round.
+    """
+    row = q.element_size() * _padded(q.shape[-1])
+    both = row + q.element_size() * _padded(v.shape[-1])  # q and the gradient, or k and v
+    if kernel == "table":
+        while 2 * m * both > limit and m > 16:
+            m //= 2
+        return m, m, stages
+    keys_stay = kernel.startswith("keys")
+    resident, streamed = (n, m) if keys_stay else (m, n)
+    while resident * (row if kernel == "forward" else both) + stages * streamed * both > limit:
+        if stages > 2:
+            stages -= 1
+        elif streamed > 32:
+            streamed //= 2
+        elif stages > 1:
+            stages -= 1
+        elif resident > 16:
+            resident //= 2
+        else:
+            break
+    return (streamed, resident, stages) if keys_stay else (resident, streamed, stages)
 
 
 def _tile_bounds(values: Int[Tensor, "batch seq"], size: int) -> tuple[Tensor, Tensor]:

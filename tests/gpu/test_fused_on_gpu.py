@@ -1,0 +1,99 @@
+"""The fused kernels compiled and run: every bias kind × mask × dtype × head_dim, on a CUDA device.
+
+Error at most twice that of plain PyTorch in the same dtype, both against float64, for outputs and
+all gradients. Compiling dominates, so sizes and positions follow from the rest and no kernel
+is compiled for one case alone that another has no use for.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fused_cases import BIASES, MASKS, POSITIONS, Case, Sizes, check, results
+
+import ordinate
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.plain,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
+]
+
+# Of each kind one; what differs in numbers alone (the ends of a table) shares its kernels.
+KINDS = ("none", "line", "line_symmetric", "t5_both_ways", "kerple", "gates", "row", "sum")
+HEAD_DIMS = (32, 64, 80, 96, 128, 256)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def _sizes(head_dim: int) -> Sizes:
+    """Lengths that end inside of a tile and are longer than the widest one."""
+    return Sizes(q_len=201, k_len=201, batch=2, heads=2, kv_heads=1, head_dim=head_dim, v_dim=head_dim)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("bias", KINDS)
+def test_every_bias_in_every_dtype_and_head_dim(bias, mask, dtype, head_dim):
+    if dtype == torch.float16 and head_dim not in (64, 128):
+        pytest.skip("the same kernels as in bfloat16 but for a conversion: two head dims are enough")
+    check(Case(bias, mask, sizes=_sizes(head_dim), dtype=dtype, device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("mask", sorted(set(MASKS) - {"full", "causal"}))
+@pytest.mark.parametrize("bias", KINDS)
+def test_every_bias_under_every_mask(bias, mask, dtype):
+    check(Case(bias, mask, sizes=_sizes(64), dtype=dtype, device="cuda"))
+
+
+@pytest.mark.parametrize("bias", sorted(set(BIASES) - set(KINDS)))
+def test_tables_that_end_elsewhere(bias):
+    check(Case(bias, "full", sizes=_sizes(64), dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize("positions", sorted(set(POSITIONS)))
+@pytest.mark.parametrize("bias", ["line_symmetric", "kerple", "row", "sum"])
+def test_positions_are_data_whatever_their_order(bias, positions):
+    check(Case(bias, "full", positions, _sizes(64), torch.bfloat16, "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [(1, 1), (1, 300), (300, 1), (64, 64), (65, 129), (256, 512), (333, 77)]
+)
+@pytest.mark.parametrize("causal", ["full", "causal"])
+@pytest.mark.parametrize("bias", ["none", "sum"])
+def test_lengths_that_fill_their_tiles_or_do_not(bias, causal, q_len, k_len):
+    sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
+    check(Case(bias, causal, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize(("head_dim", "v_dim"), [(64, 128), (128, 64), (8, 40), (192, 128)])
+def test_values_have_a_head_dim_of_their_own(head_dim, v_dim):
+    sizes = Sizes(130, 130, head_dim=head_dim, v_dim=v_dim)
+    check(Case("t5_both_ways", "causal", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize("softcap", [0.7, 30.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_softcap(dtype, softcap):
+    check(Case("clipped", "causal", sizes=_sizes(64), dtype=dtype, device="cuda"), softcap=softcap)
+
+
+@pytest.mark.parametrize("bias", ["line", "kerple", "sum"])
+def test_aligned_positions_give_the_same_bits_every_time(bias):
+    case = Case(bias, "causal", sizes=_sizes(64), dtype=torch.bfloat16, device="cuda")
+    leaves = case.leaves()
+    runs = [
+        results(leaves, ordinate.attention(**case.arguments(leaves), return_lse=True, impl="fused"))
+        for _ in range(5)
+    ]
+    for again in runs[1:]:
+        for name, wanted in runs[0].items():
+            torch.testing.assert_close(again[name], wanted, rtol=0, atol=0, msg=name)
+
+
+def test_more_heads_than_a_grid_has_room_for_in_one_direction():
+    """Small windows bring large batches: 65,535 is the most programs along a grid's second axis."""
+    sizes = Sizes(16, 16, batch=33_000, heads=2, kv_heads=2, head_dim=16, v_dim=16)
+    check(Case("clipped", "full", sizes=sizes, dtype=torch.bfloat16, device="cuda"))

@@ -1,0 +1,97 @@
+"""Compile the attention kernels for a GPU that need not be here, and print what they ask of it.
+
+A process of its own, because in the one of the tests Triton interprets.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import ordinate
+from ordinate.attention import api, fused, fused_op, fused_tiles
+from ordinate.kernels import attention_backward, attention_forward, table_gradient
+
+_TYPES = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
+    torch.int32: "*i32", torch.int64: "*i64",
+}  # fmt: skip
+
+
+def _specialize(kernel, values: dict) -> ASTSource:
+    """The source as a launch with these arguments would have it compiled."""
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr or (type(value) is int and value == 1):
+            signature[parameter.name], constants[(index,)] = "constexpr", value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name] = _TYPES[value.dtype]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+
+
+class _Compiled:
+    """Stands in for a kernel: a launch compiles it and runs nothing."""
+
+    def __init__(self, kernel, capability: int, found: dict[str, dict[str, int]]) -> None:
+        self.kernel, self.target, self.found = kernel, GPUTarget("cuda", capability, 32), found
+
+    def __getitem__(self, grid):
+        return self.launch
+
+    def launch(self, *values, **named):
+        values = dict(zip((p.name for p in self.kernel.params), values, strict=False)) | named
+        options = {name: values.pop(name) for name in ("num_warps", "num_stages") if name in values}
+        compiled = triton.compile(_specialize(self.kernel, values), target=self.target, options=options)
+        self.found[self.kernel.__name__] = {
+            "shared memory": compiled.metadata.shared,
+            "bytes of machine code": len(compiled.asm["cubin"]),
+        }
+
+
+def compile_all(
+    capability: int, shared_memory: int, dtype: str, head_dim: int, bias: str, causal: bool, even: bool
+) -> dict[str, dict[str, int]]:
+    """Forward and backward, with every gradient, of one attention call."""
+    found: dict[str, dict[str, int]] = {}
+    for module in (attention_forward, attention_backward, table_gradient):
+        for name, kernel in list(vars(module).items()):
+            kernel = kernel.kernel if isinstance(kernel, _Compiled) else kernel
+            if name.endswith("_kernel"):
+                setattr(module, name, _Compiled(kernel, capability, found))
+    fused_tiles.shared_memory_of = lambda device: shared_memory
+    length = 256 if even else 250
+    torch.manual_seed(0)
+    q, k, v, grad = (torch.randn(1, 2, length, head_dim).to(getattr(torch, dtype)) for _ in range(4))
+    encodings = {
+        "none": ordinate.NoPE,
+        "alibi": lambda: ordinate.ALiBi(2, symmetric=not causal, trainable=True),
+        "t5": lambda: ordinate.T5Bias(2, bidirectional=not causal),
+        "shaw": lambda: ordinate.Shaw(head_dim, 16),
+    }
+    call = api._prepare(q, k, v, encodings[bias](), causal=causal)
+    terms = fused.gather_terms(call.parts, call.scale)
+    biases = [
+        None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
+    ]
+    arguments = (
+        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
+        terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
+    )  # fmt: skip
+    out, lse = fused_op.forward(*arguments)
+    fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps([compile_all(**case) for case in json.loads(sys.argv[1])]))  # noqa: T201

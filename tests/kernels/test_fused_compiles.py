@@ -1,0 +1,65 @@
+"""The attention kernels compile for every GPU they are meant for, within its shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.plain
+
+# What one program may have, in bytes (CUDA C++ Programming Guide, compute capabilities).
+SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+
+FORWARD_AND_BACKWARD = {
+    "_attention_fwd_kernel", "_shared_kernel", "_attention_bwd_q_kernel", "_attention_bwd_kv_kernel",
+}  # fmt: skip
+
+
+def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True):
+    """In a process of its own, because in this one Triton interprets."""
+    case = {
+        "capability": capability, "shared_memory": SHARED_MEMORY[capability], "dtype": dtype,
+        "head_dim": head_dim, "bias": bias, "causal": causal, "even": even,
+    }  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compiled_attention.py")
+    run = subprocess.run(
+        [sys.executable, str(script), json.dumps([case])],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    (kernels,) = json.loads(run.stdout)
+    return kernels
+
+
+def _assert_it_fits(kernels, capability, *, table: bool) -> None:
+    assert set(kernels) == FORWARD_AND_BACKWARD | ({"_table_grad_kernel"} if table else set())
+    for name, found in kernels.items():
+        assert found["bytes of machine code"] > 0
+        assert found["shared memory"] <= SHARED_MEMORY[capability], name
+
+
+def test_unbiased_kernels_fit_an_h100():
+    _assert_it_fits(_compile(90, bias="none"), 90, table=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [("bfloat16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float32", 64)]
+)
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
+    _assert_it_fits(_compile(capability, dtype, head_dim), capability, table=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["alibi", "shaw", "t5"])
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):
+    kernels = _compile(capability, "float16", 128, bias, causal=False, even=False)
+    _assert_it_fits(kernels, capability, table=bias == "t5")
