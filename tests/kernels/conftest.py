@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # Triton reads this when it is first imported; its own library would stay uninterpreted after that.
-    assert "triton" not in sys.modules or os.environ.get("TRITON_INTERPRET") == "1", (
-        "triton was imported before tests/kernels could choose its interpreter"
-    )
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
