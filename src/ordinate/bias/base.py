@@ -1,0 +1,169 @@
+"""What a bias answers, and the bookkeeping all bias types share."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import check_rank
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Bias:
+    """The base of the bias types: frozen dataclasses whose fields are tensors or plain settings."""
+
+    #: Multiplied by the softmax scale, as ``q·k`` is (Shaw, Falcon's ALiBi); most are not.
+    scaled: bool
+    #: Rewards the future, so it is only right under a causal mask.
+    causal_only: bool
+
+    _registry: ClassVar[dict[str, type[Bias]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Bias._registry[f"{cls.__module__}.{cls.__qualname__}"] = cls
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        raise NotImplementedError
+
+    def block(self, q: slice, k: slice) -> Bias:
+        raise NotImplementedError
+
+    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
+        """Entry ``(q_len - 1 - i) + j`` is the bias of query i and key j; None if there is no such vector."""
+        return None
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        """Gradients of `tensors()`, in order; None for tensors that take none."""
+        raise NotImplementedError
+
+    def score_mod(self, scale: float | None = None) -> ScoreMod:
+        """This bias as a FlexAttention ``score_mod``.
+
+        Args:
+            scale: The softmax scale given to ``flex_attention``; needed where the bias is `scaled`.
+        """
+        lookup = self._lookup()
+        if not self.scaled:
+            return lambda score, b, h, q, k: score + lookup(b, h, q, k)
+        if scale is None:
+            raise ValueError("scale must be given to score_mod because this bias is scaled, got None")
+        return lambda score, b, h, q, k: score + scale * lookup(b, h, q, k)
+
+    def _lookup(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        raise NotImplementedError
+
+    @property
+    def heads(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        """``(batch or 1, q_len, k_len)``, for checks; q_len is None where a bias fits any number of queries."""
+        raise NotImplementedError
+
+    def tensors(self) -> list[Tensor]:
+        """The tensor fields, in order; with `spec` they make up the whole bias."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return [value for value in values if isinstance(value, Tensor)]
+
+    def spec(self) -> str:
+        """Everything that is not a tensor, as one line of text: how custom operators carry a bias."""
+        settings = [f"{type(self).__module__}.{type(self).__qualname__}"]
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            settings.append(f"{field.name}={'tensor' if isinstance(value, Tensor) else repr(value)}")
+        return ";".join(settings)
+
+    @staticmethod
+    def rebuild(tensors: Sequence[Tensor], spec: str) -> Bias:
+        """The inverse of `tensors` and `spec`; a sum has one line for each part."""
+        from .types import SumBias
+
+        supply, parts = iter(tensors), []
+        for line in spec.splitlines():
+            name, *settings = line.split(";")
+            values = {}
+            for setting in settings:
+                field, text = setting.split("=", 1)
+                values[field] = next(supply) if text == "tensor" else ast.literal_eval(text)
+            parts.append(Bias._registry[name](**values))
+        return parts[0] if len(parts) == 1 else SumBias(tuple(parts))
+
+    def __add__(self, other: Bias) -> Bias:
+        from .add import add  # types come first: the rules of addition need all of them
+
+        return add(self, other) if isinstance(other, Bias) else NotImplemented
+
+
+class PairBias(Bias):
+    """A bias looked up with the positions of a query and a key."""
+
+    q_positions: Int[Tensor, "#batch q"]
+    k_positions: Int[Tensor, "#batch k"]
+    #: The positions are those of `positions.resolve` with none given, so the distance of query i and key
+    #: j is ``i - j + k_len - q_len``: known without reading the tensors, which a kernel launch could not.
+    aligned: bool
+
+    def __post_init__(self) -> None:
+        for name in ("q_positions", "k_positions"):
+            positions = getattr(self, name)
+            check_rank(name, positions, "batch, seq")
+            if positions.is_floating_point():
+                raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
+
+    def distances(self) -> Int[Tensor, "batch q k"]:
+        return self.q_positions[:, :, None] - self.k_positions[:, None, :]
+
+    def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
+        """The distance on each diagonal, in the order of `Bias.diagonals`, for consecutive positions."""
+        if not (_consecutive(self.q_positions) and _consecutive(self.k_positions)):
+            return None
+        longest = self.q_positions[:, -1:] - self.k_positions[:, :1]
+        count = self.q_positions.shape[1] + self.k_positions.shape[1] - 1
+        return longest - torch.arange(count, device=longest.device)
+
+    def block(self, q: slice, k: slice) -> Bias:
+        return replace(  # type: ignore[type-var]
+            self, q_positions=self.q_positions[:, q], k_positions=self.k_positions[:, k], aligned=False
+        )
+
+    def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The distance of one pair by index, for a `score_mod`; a broadcast batch is row 0."""
+        q_row = b if self.q_positions.shape[0] > 1 else b * 0
+        k_row = b if self.k_positions.shape[0] > 1 else b * 0
+        return self.q_positions[q_row, q] - self.k_positions[k_row, k]
+
+    @property
+    def shape(self) -> tuple[int, int | None, int]:
+        batch = max(self.q_positions.shape[0], self.k_positions.shape[0])
+        return batch, self.q_positions.shape[1], self.k_positions.shape[1]
+
+
+def same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with one batch size, where either may be 1."""
+    batch = second.shape[0] if first.shape[0] == 1 else first.shape[0]
+    return tuple(x.expand(batch, *x.shape[1:]) for x in (first, second))  # type: ignore[return-value]
+
+
+def _consecutive(positions: Int[Tensor, "batch seq"]) -> bool:
+    return bool((positions.diff(dim=-1) == 1).all())
+
+
+def diagonal_sums(matrix: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads diagonals"]:
+    """Sum each diagonal; entry ``(q_len - 1 - i) + j`` gathers query i and key j.
+
+    Rows padded by their own number and read one element short shift by one more each row, so
+    diagonals become columns and the sum runs along contiguous memory.
+    """
+    q_len, k_len = matrix.shape[-2:]
+    count = q_len + k_len - 1
+    padded = torch.nn.functional.pad(matrix.flip(-2), (0, q_len)).flatten(-2)
+    return padded[..., : q_len * count].unflatten(-1, (q_len, count)).sum(dim=-2)
