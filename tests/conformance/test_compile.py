@@ -51,6 +51,20 @@ def test_seven_lengths_need_at_most_two_compiles(case: Case):
 
 
 @cases(only=lambda case: case.id in REPRESENTATIVE)
+def test_everything_may_be_dynamic(case: Case):
+    """With dynamic=True batch, heads and even plain numbers are symbols to the compiler."""
+    torch._dynamo.reset()
+    encoding, counter = case.build(), CompileCounter()
+    forward = _forward(case, encoding)
+    compiled = torch.compile(forward, backend=counter, fullgraph=True, dynamic=True)
+    for length in LENGTHS[:3]:
+        inputs = _inputs(case, length)
+        for ours, eager in zip(compiled(*inputs), forward(*inputs), strict=True):
+            torch.testing.assert_close(ours, eager)
+    assert counter.frame_count == 1
+
+
+@cases(only=lambda case: case.id in REPRESENTATIVE)
 def test_gradients_compile_too(case: Case):
     torch._dynamo.reset()
     encoding = case.build()
