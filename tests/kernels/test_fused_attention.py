@@ -412,9 +412,9 @@ def test_the_gradient_of_a_gradient_is_refused_rather_than_wrong(device):
         first.sum().backward()
 
 
-def _call(device, dtype=torch.float32, head_dim=8, v_dim=8, bias=None):
-    q = torch.randn(1, 2, 5, head_dim, device=device, dtype=dtype)
-    v = torch.randn(1, 2, 5, v_dim, device=device, dtype=dtype)
+def _call(device, batch=1, dtype=torch.float32, head_dim=8, v_dim=8, bias=None):
+    q = torch.randn(batch, 2, 5, head_dim, device=device, dtype=dtype)
+    v = torch.randn(batch, 2, 5, v_dim, device=device, dtype=dtype)
     return {"q": q, "k": q, "v": v, "bias": bias}
 
 
@@ -440,6 +440,7 @@ def _biases(device) -> dict[str, ordinate.Bias]:
         (lambda d: _call(d, dtype=torch.float64), "float16, bfloat16 and float32, not float64"),
         (lambda d: _call(d, head_dim=257), "head_dim is at most 256, not 257"),
         (lambda d: _call(d, v_dim=300), "head_dim is at most 256, not 300"),
+        (lambda d: _call(d, batch=32_768), "batch · heads is at most 65535, not 65536"),
         (lambda d: _call(d, bias=_biases(d)["values"]), "a value term"),
         (lambda d: _call(d, bias=_biases(d)["over keys"]), "a RowBias over keys"),
         (lambda d: _call(d, bias=_biases(d)["several"]), "one DistanceBias, not several"),

@@ -18,6 +18,7 @@ from .call import Call, Result
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
+_MAX_ROWS_OF_A_GRID = 65535  # CUDA's limit along the axis that batch and heads share
 
 
 def unsupported_reasons(call: Call) -> list[str]:
@@ -33,6 +34,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         )
     if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
         reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
+    if q.shape[0] * q.shape[1] > _MAX_ROWS_OF_A_GRID:
+        reasons.append(f"batch · heads is at most {_MAX_ROWS_OF_A_GRID}, not {q.shape[0] * q.shape[1]}")
     if call.has_value_term:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)
@@ -101,8 +104,9 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     """Bring each part to float32 and to the logits' units, with autograd watching."""
     slopes = table = key = row = None
     symmetric, pair = False, None
-    lo = min((p.lo for p in parts if isinstance(p, (DistanceBias, RowBias))), default=0)
-    hi = max((p.hi for p in parts if isinstance(p, (DistanceBias, RowBias))), default=0)
+    tables = [part for part in parts if isinstance(part, (DistanceBias, RowBias))]
+    lo = min([part.lo for part in tables]) if tables else 0
+    hi = max([part.hi for part in tables]) if tables else 0
     for part in parts:
         factor = scale if part.scaled else 1.0
         if isinstance(part, PairBias):

@@ -161,7 +161,7 @@ def _padded(dim: int) -> int:
 def _empty_as(x: Tensor, dim: int) -> Tensor:
     """Room for ``[batch, heads, seq, dim]`` with heads inside or outside of seq, as ``x`` has them."""
     batch, heads, seq, _ = x.shape
-    if x.stride(1) < x.stride(2):
+    if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
         return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
     return x.new_empty(batch, heads, seq, dim)
 
