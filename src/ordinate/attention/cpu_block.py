@@ -40,7 +40,11 @@ def fits(
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """The kernel reads every row as adjacent numbers, and does not check that it is."""
+    """In float32, so that the result is rounded once, and with rows of adjacent numbers.
+
+    The kernel reads every row as adjacent, and does not check that it is.
+    """
+    x = x.float()
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
