@@ -64,7 +64,10 @@ def _fit(
         return m, m, stages
     keys_stay = kernel.startswith("keys")
     resident, streamed = (n, m) if keys_stay else (m, n)
-    while resident * (row if kernel == "forward" else both) + stages * streamed * both > limit:
+    resident_row = row if kernel == "forward" else both
+    # Queries are factors of two products, one of them transposed, and need a second copy for that.
+    copies = 2 if keys_stay else 1
+    while resident * resident_row + max(stages, copies) * streamed * both > limit:
         if stages > 2:
             stages -= 1
         elif streamed > 32:
@@ -73,6 +76,8 @@ def _fit(
             stages -= 1
         elif resident > 16:
             resident //= 2
+        elif streamed > 16:
+            streamed //= 2
         else:
             break
     return (streamed, resident, stages) if keys_stay else (resident, streamed, stages)
