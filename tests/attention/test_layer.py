@@ -204,3 +204,12 @@ def test_only_parameters_are_saved():
     layer = layer_with(ordinate.Combined(ordinate.RoPE(HEAD_DIM), ordinate.T5Bias(HEADS)))
     names = {name for name, _ in layer.named_parameters()}
     assert set(layer.state_dict()) == names
+
+
+def test_a_refused_call_leaves_the_cache_as_it_was():
+    layer = ordinate.MultiHeadAttention(16, 2, encoding=ordinate.ALiBi(2), causal=False)
+    cache = ordinate.KVCache()
+    with pytest.raises(ValueError, match="causal must be True"):
+        layer(torch.randn(1, 3, 16), cache=cache)
+    assert len(cache) == 0
+    assert cache.positions is None

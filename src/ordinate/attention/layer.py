@@ -32,23 +32,30 @@ class KVCache:
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
 
-    def append(self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None) -> None:
+    def extended(self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None) -> KVCache:
+        """A cache of these tokens after the ones seen; this one stays as it is."""
         seen, new = len(self), k.shape[2]
+        whole_padding = None
         if self.padding is not None or padding is not None:
-            empty = torch.zeros(k.shape[0], seen + new, dtype=torch.bool, device=k.device)
+            whole_padding = torch.zeros(k.shape[0], seen + new, dtype=torch.bool, device=k.device)
             if self.padding is not None:
-                empty[:, :seen] = self.padding
+                whole_padding[:, :seen] = self.padding
             if padding is not None:
-                empty[:, seen:] = padding
-            self.padding = empty
+                whole_padding[:, seen:] = padding
         if self.k is None or self.v is None or self.positions is None:
-            self.k, self.v, self.positions = k, v, positions
-            return
-        self.k = torch.cat((self.k, k), dim=2)
-        self.v = torch.cat((self.v, v), dim=2)
+            return KVCache(k, v, positions, whole_padding)
         rows = max(self.positions.shape[-2], positions.shape[-2])
         old, added = (p.expand(*p.shape[:-2], rows, p.shape[-1]) for p in (self.positions, positions))
-        self.positions = torch.cat((old, added), dim=-1)
+        return KVCache(
+            torch.cat((self.k, k), dim=2),
+            torch.cat((self.v, v), dim=2),
+            torch.cat((old, added), dim=-1),
+            whole_padding,
+        )
+
+    def become(self, other: KVCache) -> None:
+        """Take over what another cache holds."""
+        self.k, self.v, self.positions, self.padding = other.k, other.v, other.positions, other.padding
 
 
 class MultiHeadAttention(nn.Module):
@@ -145,13 +152,13 @@ class MultiHeadAttention(nn.Module):
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        seen = 0 if cache is None else len(cache)
-        if positions is None:
-            positions = sequential(seq, start=seen, device=x.device)
-        axes = getattr(self.encoding, "axes", 1)
-        positions = as_positions(
-            "positions", positions, batch=batch, seq=seq, device=x.device, axes=axes
-        )
+        if positions is None and cache is not None:
+            positions = sequential(seq, start=len(cache), device=x.device)
+        if positions is not None:
+            axes = getattr(self.encoding, "axes", 1)
+            positions = as_positions(
+                "positions", positions, batch=batch, seq=seq, device=x.device, axes=axes
+            )
         key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
         options: dict[str, Any] = {
             "causal": self.causal,
@@ -172,22 +179,25 @@ class MultiHeadAttention(nn.Module):
 
     def _attend_cached(self, q, k, v, x, positions, cache, lengths, key_padding_mask, options):
         if self.encoding.length_dependent:
-            cache.append(k, v, positions, key_padding_mask)
-            return attention(
-                q, cache.k, cache.v, self.encoding, q_positions=positions,
-                k_positions=cache.positions, lengths=lengths, x=x, scale=self.scale,
-                key_padding_mask=cache.padding, **options,
+            grown = cache.extended(k, v, positions, key_padding_mask)
+            out = attention(
+                q, grown.k, grown.v, self.encoding, q_positions=positions,
+                k_positions=grown.positions, lengths=lengths, x=x, scale=self.scale,
+                key_padding_mask=grown.padding, **options,
             )  # fmt: skip
-        rotated_q, rotated_k = self.encoding.rotate(q, k, positions, positions, lengths=lengths)
-        cache.append(rotated_k, v, positions, key_padding_mask)
-        bias = self.encoding.bias(q, cache.k, positions, cache.positions, x=x)
-        scale = self.scale
-        if scale is None:
-            scale = self.encoding.logit_factor / self.head_dim**0.5
-        return attention(
-            rotated_q, cache.k, cache.v, bias=bias, scale=scale,
-            key_padding_mask=cache.padding, **options,
-        )  # fmt: skip
+        else:
+            rotated_q, rotated_k = self.encoding.rotate(q, k, positions, positions, lengths=lengths)
+            grown = cache.extended(rotated_k, v, positions, key_padding_mask)
+            bias = self.encoding.bias(q, grown.k, positions, grown.positions, x=x)
+            scale = self.scale
+            if scale is None:
+                scale = self.encoding.logit_factor / self.head_dim**0.5
+            out = attention(
+                rotated_q, grown.k, grown.v, bias=bias, scale=scale,
+                key_padding_mask=grown.padding, **options,
+            )  # fmt: skip
+        cache.become(grown)  # only now: a refused call leaves the cache as it was
+        return out
 
 
 def _check_cache(cache: KVCache, batch: int) -> None:
