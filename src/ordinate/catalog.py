@@ -112,7 +112,7 @@ def create(
         if value is not None:
             check_positive_int(name, value)
     if head_dim is None and d_model and num_heads and d_model % num_heads == 0:
-        head_dim = d_model // num_heads
+        head_dim = d_model // num_heads  # else head_dim is missing, which only some encodings mind
     context = {
         "d_model": d_model,
         "num_heads": num_heads,

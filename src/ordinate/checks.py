@@ -92,7 +92,9 @@ def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str
     the check becomes an assertion on the device, without a graph break.
     """
     if torch.compiler.is_compiling():
-        torch._assert_async(((values >= lowest) & (values <= highest)).all())
+        inside = ((values >= lowest) & (values <= highest)).all()
+        # The operator itself: torch._assert_async is dropped on the way to a compiled graph.
+        torch.ops.aten._assert_async.msg(inside, f"{name} must be {rule}")
         return
     if values.numel() == 0 or values.device.type == "meta":
         return

@@ -40,6 +40,12 @@ class PositionEncoding(nn.Module):
     #: Whether `rotate` depends on `lengths`; a cache must then hold keys before rotation.
     length_dependent: bool = False
 
+    #: Whether `bias` reads the content of k; a cache must then hold keys before rotation.
+    reads_keys: bool = False
+
+    #: Whether `bias` reads x; a cache must then hold the layer's inputs.
+    reads_input: bool = False
+
     #: The properties this encoding promises, by their names in `ordinate.verify`.
     claims: frozenset[str] = frozenset()
 
@@ -81,8 +87,8 @@ class PositionEncoding(nn.Module):
         """Describe what is added to the logits.
 
         Args:
-            q, k: Before rotation.
-            x: The layer's input, for encodings whose bias depends on content.
+            q, k: Before rotation. An encoding that reads the content of k sets `reads_keys`.
+            x: The layer's input at the keys' tokens; an encoding that reads it sets `reads_input`.
         """
         return None
 
@@ -112,6 +118,8 @@ class Combined(PositionEncoding):
         self.encodings = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.logit_factor = math.prod(encoding.logit_factor for encoding in encodings)
         self.axes = max((getattr(encoding, "axes", 1) for encoding in encodings), default=1)
+        self.reads_keys = any(encoding.reads_keys for encoding in encodings)
+        self.reads_input = any(encoding.reads_input for encoding in encodings)
         self.length_dependent = any(encoding.length_dependent for encoding in encodings)
 
     def embed(self, x, positions=None):

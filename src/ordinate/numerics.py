@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,13 @@ _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype arithmetic on ``dtype`` runs in: float64 for float64, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Arithmetic in the dtypes given, whatever autocast would make of it; meta tensors have none."""
+    if device.type == "meta":
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

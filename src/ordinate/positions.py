@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .checks import check_positive_int, check_sequence
+from .checks import check_positive_int, check_rank, check_sequence
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -29,6 +29,8 @@ def sequential(
     """
     if not torch.compiler.is_compiling():  # there a length may be symbolic
         check_positive_int("length", length, minimum=0)
+        if isinstance(start, bool) or not isinstance(start, int):
+            raise TypeError(f"start must be an int, got {start!r}")
     return torch.arange(start, start + length, device=device)
 
 
@@ -161,6 +163,27 @@ def as_positions(
     return positions[None] if rank == 1 else positions
 
 
+def check_lengths(lengths: object, *, batch: int) -> None:
+    """``lengths`` must be an int, an integer tensor ``[batch]`` or ``[batch or 1, seq]``, or a pair of those."""
+    if isinstance(lengths, tuple):
+        if len(lengths) != 2:
+            raise ValueError(f"lengths must be one for both or a pair for q and k, got {len(lengths)}")
+        for side in lengths:
+            check_lengths(side, batch=batch)
+    elif isinstance(lengths, Tensor):
+        if lengths.dtype not in _INTEGERS or lengths.dim() > 2:
+            raise ValueError(
+                f"lengths must be an int or an integer tensor [batch] or [batch, seq], "
+                f"got {lengths.dtype} {list(lengths.shape)}"
+            )
+        if lengths.dim() and lengths.shape[0] not in (1, batch):
+            raise ValueError(f"lengths must have batch size 1 or {batch}, got {lengths.shape[0]}")
+    elif lengths is not None:
+        if isinstance(lengths, bool) or not isinstance(lengths, int):
+            raise TypeError(f"lengths must be an int or an integer tensor, got {type(lengths).__name__}")
+        check_positive_int("lengths", lengths)
+
+
 def resolve(
     q: Tensor,
     k: Tensor,
@@ -174,6 +197,10 @@ def resolve(
     With neither given, keys count from 0 and queries are aligned to the end of the keys. With
     one given and equal lengths, the other follows it; with unequal lengths that would be a guess.
     """
+    for name, tensor in (("q", q), ("k", k)):
+        check_rank(name, tensor, "batch, heads, seq, head_dim")
+        if tensor.shape[0] != q.shape[0]:
+            raise ValueError(f"{name} must have the batch size {q.shape[0]} of q, got {tensor.shape[0]}")
     batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
     if q_positions is None and k_positions is None:
         keys = sequential(k_len, device=k.device)[None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -213,3 +215,79 @@ def test_a_refused_call_leaves_the_cache_as_it_was():
         layer(torch.randn(1, 3, 16), cache=cache)
     assert len(cache) == 0
     assert cache.positions is None
+
+
+class _KeySide(ordinate.PositionEncoding):
+    """Position-to-content: keys look at a vector for each distance."""
+
+    reads_keys = True
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(1, 7, 8))
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        features = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        return ordinate.RowBias(features, self.table, queries, keys, lo=-3, side="key")
+
+
+class _Gates(ordinate.PositionEncoding):
+    """Forget gates read from the layer's input, added up along the keys."""
+
+    reads_input = True
+
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(16, 2)
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        kept = torch.nn.functional.logsigmoid(self.gate(x)).transpose(1, 2)
+        return ordinate.KeyBias(-kept.cumsum(-1))
+
+
+@pytest.mark.parametrize("bias", [_KeySide, _Gates])
+def test_a_bias_that_reads_keys_or_inputs_decodes_as_it_prefills(bias):
+    encoding = ordinate.Combined(ordinate.RoPE(8), bias())
+    layer = ordinate.MultiHeadAttention(16, 2, encoding=encoding).double()
+    x, cache = torch.randn(2, 6, 16, dtype=torch.float64), ordinate.KVCache()
+    steps = [layer(x[:, :2], cache=cache)]
+    steps += [layer(x[:, i : i + 1], cache=cache) for i in range(2, 6)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
+
+
+def test_plain_positions_follow_several_axes_in_a_cache():
+    layer = ordinate.MultiHeadAttention(16, 2, encoding=ordinate.RoPE(8, sections=(2, 1, 1))).double()
+    x, cache = torch.randn(1, 7, 16, dtype=torch.float64), ordinate.KVCache()
+    image = ordinate.positions.grid(1, 2, 3)
+    steps = [layer(x[:, :6], image, cache=cache), layer(x[:, 6:], torch.tensor([3]), cache=cache)]
+    positions = torch.cat((image, torch.full((3, 1, 1), 3)), dim=-1)
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x, positions))
+
+
+def test_torch_func_sees_through_a_rotation():
+    rope, x = ordinate.RoPE(8), torch.randn(1, 2, 5, 8, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(rope.rotate(x, x)[0].sin().sum(), x)
+    torch.testing.assert_close(torch.func.grad(lambda q: rope.rotate(q, q)[0].sin().sum())(x), expected)
+
+
+def test_a_class_made_again_under_its_name_is_another_class():
+    def make(sign):
+        @dataclasses.dataclass(frozen=True, eq=False)
+        class Signed(ordinate.KeyBias):
+            def dense(self):
+                return sign * self.vector[:, :, None]
+
+        return Signed
+
+    first = make(1.0)(torch.tensor([[[3.0]]]))
+    make(-1.0)
+    rebuilt = ordinate.Bias.rebuild(first.tensors(), first.spec())
+    torch.testing.assert_close(rebuilt.dense(), first.dense())
+
+
+def test_a_line_and_a_table_far_out_stay_as_small_as_they_are():
+    both = ordinate.Combined(ordinate.ALiBi(2), ordinate.T5Bias(2))
+    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 4, 8)
+    bias = both.bias(q, k, torch.tensor([2**40]), torch.arange(4) + 2**40 - 3)
+    assert sum(tensor.numel() for tensor in bias.tensors()) < 1000

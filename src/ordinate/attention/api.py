@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bias.types import Bias
+from ..bias.types import Bias, parts_of
 from ..checks import (
     check_bool,
     check_choice,
@@ -21,6 +21,8 @@ from ..checks import (
     check_rank,
 )
 from ..encoding import Lengths, PositionEncoding
+from ..numerics import without_autocast
+from ..positions import check_lengths
 from . import chunked, fused, reference, sdpa
 from .call import Call
 from .mask import Mask
@@ -107,7 +109,7 @@ def attention(
 def run(call: Call, impl: str):
     """Choose an implementation for a prepared call and run it."""
     module = _choose(call, impl)
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         out, lse = module.run(call)
     return (out, lse) if call.return_lse else out
 
@@ -297,6 +299,7 @@ def apply_encoding(
         check_encoding(encoding)
         if bias is not None:
             raise ValueError("bias must be None when an encoding is given, which brings its own")
+        check_lengths(lengths, batch=q.shape[0])
         bias = encoding.bias(q, k, q_positions, k_positions, x=x)
         q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=lengths)
     else:
@@ -325,7 +328,7 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
             "causal must be True with this bias, which rewards keys of the future "
             "(ALiBi: pass symmetric=True for attention in both directions), got False"
         )
-    for part in getattr(bias, "parts", (bias,)):
+    for part in parts_of(bias):
         batch, q_len, k_len = part.shape
         expected = (q.shape[0], q.shape[2], k.shape[2])
         if batch not in (1, expected[0]) or q_len not in (None, expected[1]) or k_len != expected[2]:

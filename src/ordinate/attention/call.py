@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..bias.types import Bias, RowBias, SumBias
+from ..bias.types import Bias, RowBias, parts_of
 from .mask import Mask
 
 
@@ -33,9 +33,7 @@ class Call:
 
     @property
     def parts(self) -> tuple[Bias, ...]:
-        if self.bias is None:
-            return ()
-        return self.bias.parts if isinstance(self.bias, SumBias) else (self.bias,)
+        return parts_of(self.bias)
 
     @property
     def has_value_term(self) -> bool:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bias.types import Bias, RowBias
-from ..numerics import compute_dtype
+from ..bias.types import Bias, RowBias, parts_of
+from ..numerics import compute_dtype, without_autocast
 from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
 from .mask import Mask
@@ -78,9 +78,7 @@ class _Work:
 
     @property
     def parts(self) -> tuple[Bias, ...]:
-        if self.bias is None:
-            return ()
-        return getattr(self.bias, "parts", (self.bias,))
+        return parts_of(self.bias)
 
     @property
     def empty(self) -> bool:
@@ -182,7 +180,7 @@ def _forward(
     work = _work(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed)  # fmt: skip
     out = q.new_zeros(*q.shape[:3], v.shape[-1])
     lse = q.new_full(q.shape[:3], -math.inf, dtype=work.dtype)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         if work.empty:
             return out, lse
         if cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p):
@@ -261,7 +259,7 @@ def _backward(
     grad_k = torch.zeros_like(k, dtype=dtype)
     grad_v = torch.zeros_like(v, dtype=dtype)
     bias_grads = _zeros_for(bias)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         # The softmax's own term: what each row's weights have in common with its output's gradient.
         shared = (grad.to(dtype) * out.to(dtype)).sum(-1)
         if grad_lse is not None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_floating, check_positive_int, check_rank
+from ..checks import (
+    check_bool,
+    check_choice,
+    check_floating,
+    check_number,
+    check_positive_int,
+    check_rank,
+)
 from ..encoding import PositionEncoding
 from ..positions import as_positions, sequential
 from .api import Impl, as_padding, attention, check_encoding
@@ -20,19 +27,22 @@ class KVCache:
     """What a layer remembers of the tokens it has seen: keys, values, positions and padding.
 
     Start with an empty one and pass it to every call; each call appends its tokens. Keys are kept
-    rotated, or as they came where the encoding's rotation depends on the length, for then the
-    rotation of old keys changes as the sequence grows.
+    rotated, or as they came where old keys turn anew as the sequence grows (`length_dependent`) or
+    the bias reads them (`reads_keys`). Inputs are kept where the bias reads those (`reads_input`).
     """
 
     k: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
     v: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
     positions: Int[Tensor, "..."] | None = None
     padding: Bool[Tensor, "batch seen"] | None = None
+    x: Float[Tensor, "batch seen d_model"] | None = None
 
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
 
-    def extended(self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None) -> KVCache:
+    def extended(
+        self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None, x: Tensor | None
+    ) -> KVCache:
         """A cache of these tokens after the ones seen; this one stays as it is."""
         seen, new = len(self), k.shape[2]
         whole_padding = None
@@ -43,19 +53,28 @@ class KVCache:
             if padding is not None:
                 whole_padding[:, seen:] = padding
         if self.k is None or self.v is None or self.positions is None:
-            return KVCache(k, v, positions, whole_padding)
-        rows = max(self.positions.shape[-2], positions.shape[-2])
-        old, added = (p.expand(*p.shape[:-2], rows, p.shape[-1]) for p in (self.positions, positions))
+            return KVCache(k, v, positions, whole_padding, x)
         return KVCache(
             torch.cat((self.k, k), dim=2),
             torch.cat((self.v, v), dim=2),
-            torch.cat((old, added), dim=-1),
+            _join_positions(self.positions, positions),
             whole_padding,
+            None if x is None or self.x is None else torch.cat((self.x, x), dim=1),
         )
 
     def become(self, other: KVCache) -> None:
         """Take over what another cache holds."""
-        self.k, self.v, self.positions, self.padding = other.k, other.v, other.positions, other.padding
+        self.__dict__.update(vars(other))
+
+
+def _join_positions(old: Tensor, new: Tensor) -> Tensor:
+    """One after the other, where either may hold for all rows, or for all axes, at once."""
+    if old.dim() != new.dim():
+        axes = max(old, new, key=Tensor.dim).shape[0]
+        old, new = (p if p.dim() == 3 else p.expand(axes, *p.shape) for p in (old, new))
+    rows = max(old.shape[-2], new.shape[-2])
+    old, new = (p.expand(*p.shape[:-2], rows, p.shape[-1]) for p in (old, new))
+    return torch.cat((old, new), dim=-1)
 
 
 class MultiHeadAttention(nn.Module):
@@ -112,6 +131,13 @@ class MultiHeadAttention(nn.Module):
             if d_model % num_heads:
                 raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
             head_dim = d_model // num_heads
+        if window is not None:
+            check_positive_int("window", window)
+        check_number("dropout_p", dropout_p, at_least=0)
+        for name, value in (("softcap", softcap), ("scale", scale)):
+            if value is not None:
+                check_number(name, value)
+        check_choice("impl", impl, get_args(Impl))
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
         self.head_dim, self.causal, self.window = head_dim, causal, window
         self.dropout_p, self.softcap, self.scale, self.impl = dropout_p, softcap, scale, impl
@@ -146,12 +172,12 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"x must have d_model {self.d_model}, got {width}")
         if cache is not None and segment_ids is not None:
             raise ValueError("segment_ids must be None with a cache, which holds one sequence a row")
-        if cache is not None:
-            _check_cache(cache, batch)
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if cache is not None:
+            self._check_cache(cache, k)
         if positions is None and cache is not None:
             positions = sequential(seq, start=len(cache), device=x.device)
         if positions is not None:
@@ -178,17 +204,18 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(out.transpose(1, 2).flatten(-2))
 
     def _attend_cached(self, q, k, v, x, positions, cache, lengths, key_padding_mask, options):
-        if self.encoding.length_dependent:
-            grown = cache.extended(k, v, positions, key_padding_mask)
+        kept_x = x if self.encoding.reads_input else None
+        if self.encoding.length_dependent or self.encoding.reads_keys:
+            grown = cache.extended(k, v, positions, key_padding_mask, kept_x)
             out = attention(
                 q, grown.k, grown.v, self.encoding, q_positions=positions,
-                k_positions=grown.positions, lengths=lengths, x=x, scale=self.scale,
+                k_positions=grown.positions, lengths=lengths, x=grown.x, scale=self.scale,
                 key_padding_mask=grown.padding, **options,
             )  # fmt: skip
         else:
             rotated_q, rotated_k = self.encoding.rotate(q, k, positions, positions, lengths=lengths)
-            grown = cache.extended(rotated_k, v, positions, key_padding_mask)
-            bias = self.encoding.bias(q, grown.k, positions, grown.positions, x=x)
+            grown = cache.extended(rotated_k, v, positions, key_padding_mask, kept_x)
+            bias = self.encoding.bias(q, grown.k, positions, grown.positions, x=grown.x)
             scale = self.scale
             if scale is None:
                 scale = self.encoding.logit_factor / self.head_dim**0.5
@@ -199,9 +226,26 @@ class MultiHeadAttention(nn.Module):
         cache.become(grown)  # only now: a refused call leaves the cache as it was
         return out
 
-
-def _check_cache(cache: KVCache, batch: int) -> None:
-    if not isinstance(cache, KVCache):
-        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
-    if cache.k is not None and cache.k.shape[0] != batch:
-        raise ValueError(f"x must have the batch size {cache.k.shape[0]} of the cache, got {batch}")
+    def _check_cache(self, cache: KVCache, k: Tensor) -> None:
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+        if not self.causal:
+            raise ValueError(
+                "causal must be True with a cache, whose past cannot see new tokens, got False"
+            )
+        if cache.k is None:
+            return
+        held, given = cache.k, k
+        if held.shape[0] != given.shape[0]:
+            raise ValueError(
+                f"x must have the batch size {held.shape[0]} of the cache, got {given.shape[0]}"
+            )
+        if (held.shape[1], held.shape[3]) != (given.shape[1], given.shape[3]):
+            raise ValueError(
+                f"cache must have this layer's kv_heads and head_dim {[given.shape[1], given.shape[3]]}, "
+                f"got {[held.shape[1], held.shape[3]]}"
+            )
+        if (held.dtype, held.device) != (given.dtype, given.device):
+            raise ValueError(
+                f"cache must be {given.dtype} on {given.device}, got {held.dtype} on {held.device}"
+            )

@@ -97,7 +97,7 @@ def attention_varlen(
                 as_positions(name, positions, batch=1, seq=tokens.shape[2], device=q.device, axes=axes)
         if q_positions is None and k_positions is None:
             q_positions, k_positions = q_index, k_index
-        if encoding.length_dependent:
+        if encoding.length_dependent or lengths is not None:
             token_lengths = _token_lengths(
                 lengths, q_positions, k_positions, q_segments, k_segments, len(cu_seqlens_q) - 1
             )

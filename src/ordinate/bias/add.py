@@ -8,14 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias
-
-
-def parts_of(bias: Bias | None) -> tuple[Bias, ...]:
-    """The summands of a bias: none, itself, or the parts of a `SumBias`."""
-    if bias is None:
-        return ()
-    return bias.parts if isinstance(bias, SumBias) else (bias,)
+from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias, parts_of
 
 
 def add(first: Bias, second: Bias) -> Bias:
@@ -38,15 +31,15 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
         return replace(first, slopes=first.slopes + second.slopes)
     if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
         lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
-    elif torch.compiler.is_compiling():
-        return None  # a line has no end, and how far it must be drawn is only known from the data
+    elif first.aligned and not torch.compiler.is_compiling():
+        # A line has no end; how far it must be drawn follows from the lengths if positions were left out.
+        _, q_len, k_len = first.shape
+        table = first if isinstance(first, DistanceBias) else second
+        assert isinstance(table, DistanceBias)
+        assert q_len is not None
+        lo, hi = min(1 - q_len + k_len - q_len, table.lo), max(k_len - 1, table.hi)
     else:
-        distances = [
-            int(first.q_positions.amin() - first.k_positions.amax()),
-            int(first.q_positions.amax() - first.k_positions.amin()),
-        ]
-        tables = [bias for bias in (first, second) if isinstance(bias, DistanceBias)]
-        lo, hi = min(distances[0], tables[0].lo), max(distances[1], tables[0].hi)
+        return None
     return DistanceBias(
         _tabulate(first, lo, hi) + _tabulate(second, lo, hi),
         first.q_positions,

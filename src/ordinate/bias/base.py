@@ -25,10 +25,14 @@ class Bias:
     causal_only: bool
 
     _registry: ClassVar[dict[str, type[Bias]]] = {}
+    _name: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Bias._registry[f"{cls.__module__}.{cls.__qualname__}"] = cls
+        # A class made again under its name (a notebook's cell run twice) is another class.
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        cls._name = f"{name}#{len(Bias._registry)}" if name in Bias._registry else name
+        Bias._registry[cls._name] = cls
 
     def dense(self) -> Float[Tensor, "batch heads q k"]:
         raise NotImplementedError
@@ -76,7 +80,7 @@ class Bias:
 
     def spec(self) -> str:
         """Everything that is not a tensor, as one line of text: how custom operators carry a bias."""
-        settings = [f"{type(self).__module__}.{type(self).__qualname__}"]
+        settings = [self._name]
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             settings.append(f"{field.name}={'tensor' if isinstance(value, Tensor) else repr(value)}")

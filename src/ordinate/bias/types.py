@@ -352,3 +352,10 @@ class SumBias(Bias):
 
     def spec(self) -> str:
         return "\n".join([part.spec() for part in self.parts])
+
+
+def parts_of(bias: Bias | None) -> tuple[Bias, ...]:
+    """The summands of a bias: none, itself, or the parts of a `SumBias`."""
+    if bias is None:
+        return ()
+    return bias.parts if isinstance(bias, SumBias) else (bias,)

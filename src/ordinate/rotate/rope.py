@@ -14,12 +14,11 @@ from ..checks import (
     check_even,
     check_number,
     check_positive_int,
-    check_rank,
     check_sequence,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
-from ..positions import as_positions, resolve
+from ..positions import as_positions, check_lengths, resolve
 from ..scaling import Scaling, describe, frequencies
 from .layout import Layout
 from .rotation import Rotation
@@ -143,6 +142,10 @@ class RoPE(PositionEncoding):
             lengths: See `PositionEncoding.rotate`.
         """
         positions = as_positions("positions", positions, axes=self.axes)
+        rows = positions.shape[-2]
+        if rows == 1 and isinstance(lengths, Tensor) and lengths.dim():
+            rows = lengths.shape[0]  # one row of positions serves any number of rows of lengths
+        check_lengths(lengths, batch=rows)
         return self._at(positions, self._lengths(lengths, positions, positions))
 
     def _at(self, positions: Tensor, lengths: Tensor | None) -> Rotation:
@@ -167,21 +170,10 @@ class RoPE(PositionEncoding):
             rows = [part.amax(dim=-1) for part in (positions, keys) if part.shape[-1]]  # [axes?, batch]
             rows = [part.amax(dim=0) if part.dim() == 2 else part for part in rows]
             return torch.maximum(rows[0], rows[-1])[:, None] + 1 if rows else None
-        if not isinstance(lengths, (int, Tensor)):
-            raise TypeError(f"lengths must be an int or an integer tensor, got {type(lengths).__name__}")
         if isinstance(lengths, int):
             lengths = torch.tensor(lengths, device=positions.device)
-        if lengths.is_floating_point() or lengths.dim() > 2:
-            raise ValueError(
-                f"lengths must be an int or an integer tensor [batch] or [batch, seq], "
-                f"got {lengths.dtype} {list(lengths.shape)}"
-            )
         if lengths.dim() < 2:
             lengths = lengths.reshape(-1, 1)
-        if lengths.shape[0] not in (1, positions.shape[-2]) and positions.shape[-2] != 1:
-            raise ValueError(
-                f"lengths must have batch size 1 or {positions.shape[-2]}, got {lengths.shape[0]}"
-            )
         if lengths.shape[1] not in (1, positions.shape[-1]):
             raise ValueError(
                 f"lengths must have 1 or {positions.shape[-1]} columns, got {lengths.shape[1]}"
@@ -199,9 +191,8 @@ class RoPE(PositionEncoding):
     ) -> tuple[
         Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
     ]:
-        check_rank("q", q, "batch, heads, seq, head_dim")
-        check_rank("k", k, "batch, heads, seq, head_dim")
         queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
+        check_lengths(lengths, batch=q.shape[0])
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
         q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys))
         if keys is queries and q_lengths is k_lengths:

@@ -21,7 +21,7 @@ from .layout import Layout
 _CHANNELS_PER_THREAD = 2**17
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rotation:
     """Angles for every pair of channels of every token: what a rotary encoding does at given positions.
 
@@ -185,12 +185,21 @@ def rotate_pairs(
     layout: Layout,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _transformed(x):
         return rotate_pairs_reference(x, cos, sin, layout)
     if not (x.requires_grad and torch.is_grad_enabled()):
         return _rotate_eagerly(x, cos, sin, layout)
     rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
     return rotated
+
+
+def _transformed(x: Tensor) -> bool:
+    """Whether ``torch.func`` or a forward-mode gradient looks on, which see through plain operations only."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or type(x) is not Tensor
+    )
 
 
 def rotate_pairs_reference(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
