@@ -47,7 +47,7 @@ def test_a_sequence_longer_than_the_table_is_an_error():
 @pytest.mark.plain
 @pytest.mark.parametrize("positions", [[3, -1], [3, 8]])
 def test_a_compiled_graph_asserts_what_eager_mode_raises(positions):
-    learned = ordinate.Learned(8, 4, offset=2)
+    learned = Learned(8, 4, offset=2)
     compiled = torch.compile(learned.embed, backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match=r"positions must be in 0 … 7 \(max_positions=8\)"):
         compiled(torch.zeros(1, 2, 4), torch.tensor(positions))
