@@ -153,7 +153,9 @@ def _shaw_einsum(heads: int, length: int, dim: int) -> Candidate:
     hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = (q @ k.transpose(-1, -2) + torch.einsum("bhqd,qkd->bhqk", q, keys[rows])) * dim**-0.5
+        logits = (
+            q @ k.transpose(-1, -2) + torch.einsum("bhqd,qkd->bhqk", q, F.embedding(rows, keys))
+        ) * dim**-0.5
         return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
 
     return Candidate("einsum", "Shaw learned", False, attend, [keys], 5)

@@ -26,6 +26,22 @@ def test_the_page_equals_the_record():
     assert render.rendered(page, json.loads(render.RECORD.read_text())) == page
 
 
+def test_the_gpu_tables_equal_their_records():
+    import render_gpu
+
+    page = render_gpu.PAGE.read_text()
+    assert render_gpu.rendered(page) == page
+
+
+def test_no_gpu_time_is_recorded_of_attention_that_failed_its_gate():
+    import render_gpu
+
+    record = json.loads(render_gpu.ATTENTION.read_text())
+    assert record["gates"]
+    for name, ratio in record["gates"].items():
+        assert ratio <= 2.0, name
+
+
 def test_the_record_times_nothing_that_failed_its_gate():
     import render
 

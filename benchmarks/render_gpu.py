@@ -1,0 +1,90 @@
+"""Write the GPU tables of docs/benchmarks.md from the records in results/, between markers.
+
+python benchmarks/render_gpu.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ATTENTION = HERE / "results" / "gpu_attention.json"
+ROPE = HERE / "results" / "gpu_rope.json"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- begin: gpu -->", "<!-- end: gpu -->"
+
+
+def write() -> None:
+    PAGE.write_text(rendered(PAGE.read_text()))
+
+
+def rendered(page: str) -> str:
+    """The page with what stands between its markers replaced by the records' tables."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    attention, rope = json.loads(ATTENTION.read_text()), json.loads(ROPE.read_text())
+    return f"{before}{BEGIN}\n{_attention(attention)}\n\n{_rope(rope)}\n{END}{after}"
+
+
+def _head(title: str, environment: dict[str, str]) -> str:
+    return (
+        f"### {title}\n\n{environment['date']}, commit {environment['commit']}. {environment['gpu']}, "
+        f"torch {environment['torch']}, Triton {environment['triton']}."
+    )
+
+
+def _attention(record: dict[str, Any]) -> str:
+    parts = [_head("Attention on a GPU, bfloat16, causal", record["environment"])]
+    shapes = dict.fromkeys(row["shape"] for row in record["rows"])
+    for shape in shapes:
+        rows = [row for row in record["rows"] if row["shape"] == shape and "error" not in row]
+        if rows:
+            parts.append(_attention_table(shape, rows))
+    long = record["long"]
+    parts.append(
+        f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
+        f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs."
+    )
+    return "\n\n".join(parts)
+
+
+def _attention_table(shape: str, rows: list[dict[str, Any]]) -> str:
+    floor = next(row for row in rows if row["name"] == "cuDNN")
+    lines = [
+        f"{shape}; ratios are to cuDNN without a bias.",
+        "",
+        "| bias | by | forward ms | ratio | forward + backward ms | ratio | extra MiB |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: (row["kind"] != "none", row["kind"])):
+        forward, both = row["forward_ms"], row["forward_backward_ms"]
+        lines.append(
+            f"| {row['kind']} | {row['name']} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
+            f"{both:.3f} | {both / floor['forward_backward_ms']:.2f} | {row['extra_MiB']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _rope(record: dict[str, Any]) -> str:
+    parts = [_head("RoPE on a GPU, bfloat16, 32 + 8 heads of 128", record["environment"])]
+    lines = [
+        "| batch × length | layout | by | pass | ms | part of a copy's speed |",
+        "|---|---|---|---|---:|---:|",
+    ]
+    for row in record["results"]:
+        lines.append(
+            f"| {row['batch']} × {row['seq']} | {row['layout'] or 'any'} | {row['name']} | {row['pass']} | "
+            f"{row['ms']:.4f} | {row['of_copy']:.2f} |"
+        )
+    parts.append("\n".join(lines))
+    parts.append(
+        "Short calls are bound by the host: tables of cos and sin are several small launches, "
+        "which a `Rotation` kept across layers saves."
+    )
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    write()
