@@ -30,6 +30,10 @@ def rendered(page: str, record: dict[str, Any]) -> str:
 
 def tables(record: dict[str, Any]) -> str:
     parts = [_head(record["environment"])]
+    if "rope_environment" in record:
+        parts.append(
+            "RoPE was measured again after a change to it: " + _head(record["rope_environment"])
+        )
     for case in record["cases"]:
         if case["kind"] == "rope":
             parts.append(_rope(case))
