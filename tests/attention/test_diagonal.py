@@ -57,3 +57,19 @@ def test_a_scaled_bias_and_positions_of_its_own_for_each_row_reach_the_table():
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out)
         grads.append(torch.autograd.grad((out * weight).sum(), table)[0])
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-10, atol=1e-12)
+
+
+def test_weights_near_the_smallest_number_are_dropped_and_the_gradients_stay_right():
+    slopes = torch.tensor([1.0, 0.25], requires_grad=True)
+    q, k, v = (torch.randn(1, 2, 400, 8) for _ in range(3))
+    positions = torch.arange(400)[None]
+    grads = []
+    for dtype, impl in ((torch.float64, "reference"), (torch.float32, "chunked")):
+        bias = ordinate.LinearBias(slopes.to(dtype), positions, positions)
+        given = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        out = ordinate.attention(*given, bias=bias, causal=True, impl=impl)
+        weight = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)
+        grads.append(torch.autograd.grad((out * weight).sum(), [*given, slopes]))
+    for got, expected in zip(grads[1], grads[0], strict=True):
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(got.double(), expected.double(), rtol=0, atol=2**-18 * scale)

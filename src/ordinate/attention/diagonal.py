@@ -86,6 +86,9 @@ def pull_back(
     grad_k, grad_v = torch.zeros_like(keys[..., :head_dim]), torch.zeros_like(values[..., :v_dim])
     sums = bias.new_zeros(batch, heads, q_len + k_len - 1)
     scratch = _Scratch(bias)
+    # Weights next to nothing are nothing: subnormal numbers slow the products down several times, and a
+    # steep bias is full of them (measured with ALiBi's slopes over 4,096 tokens: 3x).
+    negligible = math.log(torch.finfo(dtype).tiny) + 7
     for rows, seen in _tiles(batch * heads, mask, q.device.type):
         shape = (batch, heads, rows.stop - rows.start, seen.stop - seen.start)
         diagonals = slice(rows.start + seen.start, rows.stop + seen.stop - 1)
@@ -93,7 +96,8 @@ def pull_back(
 
         weights, grad_weights, grad_logits = scratch.tile(shape)
         weights.copy_(bias[..., diagonals].unfold(-1, shape[-1], 1))
-        fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2)).exp_()
+        fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2))
+        torch.nn.functional.threshold_(weights, negligible, -math.inf).exp_()
         grad_v[:, seen].baddbmm_(fold(weights).transpose(1, 2), grad_rows[..., :v_dim])
         torch.bmm(grad_rows, values[:, seen].transpose(1, 2), out=fold(grad_weights))
         torch.mul(weights, grad_weights, out=grad_logits)
