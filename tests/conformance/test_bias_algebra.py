@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,10 +181,14 @@ def test_a_sum_is_the_sum_of_the_dense_forms(drawn):
         assert total.causal_only == (first.causal_only or second.causal_only)
 
 
-def test_a_line_and_a_table_of_equal_positions_merge_into_one_table():
+def test_a_line_and_a_table_merge_into_one_table_where_positions_were_left_out():
     q, k = torch.arange(4, 9)[None], torch.arange(9)[None]
     line, table = LinearBias(_random(HEADS), q, k), DistanceBias(_random(HEADS, 4), q, k, lo=-1)
-    total = line + table
+    expected = line.dense() + table.dense()
+    total = dataclasses.replace(line, aligned=True) + dataclasses.replace(table, aligned=True)
     assert isinstance(total, DistanceBias)
     assert total.causal_only
-    torch.testing.assert_close(total.dense(), line.dense() + table.dense(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(total.dense(), expected, rtol=1e-13, atol=1e-13)
+    apart = line + table  # explicit positions may reach anywhere, and a table as far would be as long
+    assert isinstance(apart, SumBias)
+    torch.testing.assert_close(apart.dense(), expected, rtol=1e-13, atol=1e-13)
