@@ -97,7 +97,7 @@ def pull_back(
         weights, grad_weights, grad_logits = scratch.tile(shape)
         weights.copy_(bias[..., diagonals].unfold(-1, shape[-1], 1))
         fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2))
-        torch.nn.functional.threshold_(weights, negligible, -math.inf).exp_()
+        torch.threshold_(weights, negligible, -math.inf).exp_()
         grad_v[:, seen].baddbmm_(fold(weights).transpose(1, 2), grad_rows[..., :v_dim])
         torch.bmm(grad_rows, values[:, seen].transpose(1, 2), out=fold(grad_weights))
         torch.mul(weights, grad_weights, out=grad_logits)

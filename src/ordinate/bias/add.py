@@ -37,7 +37,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
         table = first if isinstance(first, DistanceBias) else second
         assert isinstance(table, DistanceBias)
         assert q_len is not None
-        lo, hi = min(1 - q_len + k_len - q_len, table.lo), max(k_len - 1, table.hi)
+        lo, hi = min(1 - q_len, table.lo), max(k_len - 1, table.hi)
     else:
         return None
     return DistanceBias(
