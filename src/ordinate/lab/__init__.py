@@ -1,0 +1,1 @@
+"""The lab: the same small Transformer trained once per encoding, and tested at lengths it never saw."""

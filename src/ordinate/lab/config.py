@@ -1,0 +1,109 @@
+"""Everything that decides the numbers of one run, in one frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+#: Raised whenever records of an older version could not be read as they are.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: an encoding, a seed, and what all runs of a comparison share.
+
+    Two runs with equal configs on one machine give equal numbers, to the digit.
+
+    Args:
+        spec: The encoding, as in `ordinate.create`.
+        seed: Of the weights, the order of batches and the tasks' random sequences.
+        task: A name of `ordinate.lab.tasks.TASKS`.
+        train_length: Tokens of a training sequence, and rows of a learned table.
+        lengths: Lengths to test at.
+        steps, batch: Optimizer steps, and sequences in each (over all processes together).
+        learning_rate: At the end of the warm-up; a cosine brings it to a tenth.
+        warmup: Steps until the learning rate is reached.
+        encoding_rate: How much faster an encoding's own parameters learn: a table of logits starts
+            at zero and has a longer way to go than weights that start at random.
+        weight_decay: Of matrices; not of gains, nor of an encoding's tables.
+        clip: The largest norm of the gradient; a longer one is cut to it.
+        evaluation_tokens: Tokens to test on at each length, the same text for each.
+        last_tokens: How many tokens at the end of a sequence `last_loss` averages.
+        extensions: Scalings to test a trained RoPE with, untrained: ``"yarn:factor=8"``.
+        log_every, validate_every, checkpoint_every: In steps.
+        device: ``"cpu"`` or ``"cuda"``.
+        dtype: Of matrix products, ``"float32"`` or ``"bfloat16"``; weights are float32.
+        compile: Whether the model goes through `torch.compile`.
+        text: Files and folders to learn from; empty for Python's own library.
+        corpus: Fingerprint of that text, so that records are never mixed with those of another.
+    """
+
+    spec: str
+    seed: int = 0
+    task: str = "language"
+    train_length: int = 64
+    lengths: tuple[int, ...] = (64, 128, 256, 512)
+    steps: int = 400
+    batch: int = 32
+    d_model: int = 128
+    num_layers: int = 2
+    num_heads: int = 8
+    learning_rate: float = 3e-3
+    warmup: int = 40
+    encoding_rate: float = 1.0
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    evaluation_tokens: int = 65536
+    last_tokens: int = 32
+    extensions: tuple[str, ...] = ()
+    log_every: int = 10
+    validate_every: int = 100
+    checkpoint_every: int = 100
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: bool = False
+    text: tuple[str, ...] = ()
+    corpus: str = ""
+    format: int = FORMAT
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        """From what `to_dict` gave, be it by way of JSON; unknown or missing fields are an error."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if set(values) != known:
+            odd = ", ".join(sorted(set(values) ^ known))
+            raise ValueError(f"config must have the fields of RunConfig, differs in: {odd}")
+        frozen = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**frozen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        values = dataclasses.asdict(self)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """What the runs of one comparison have in common: all but the encoding and the seed."""
+        return {name: v for name, v in self.to_dict().items() if name not in ("spec", "seed")}
+
+
+def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int], str]:
+    """The folder of every run: the spec in letters that any file system takes, and the seed.
+
+    Specs that differ only in other letters get a number, in the order given.
+
+    Example:
+        >>> run_names(["rope", "rope+yarn:factor=4"], [0])
+        {('rope', 0): 'rope-0', ('rope+yarn:factor=4', 0): 'rope_yarn_factor=4-0'}
+    """
+    slugs: dict[str, str] = {}
+    for spec in arms:
+        plain = slug = re.sub(r"[^a-z0-9.=-]", "_", spec.strip().lower())
+        number = 2
+        while slug in slugs.values():
+            slug, number = f"{plain}_{number}", number + 1
+        slugs.setdefault(spec, slug)
+    return {(spec, seed): f"{slug}-{seed}" for spec, slug in slugs.items() for seed in seeds}
