@@ -1,0 +1,72 @@
+"""Where a config comes from: a mapping, a file, a model's folder, or a config object. Nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .plan import ConfigError
+from .reader import short
+
+_LARGEST_FILE = 16 * 2**20  # no config is; a checkpoint named by mistake is
+
+
+def config_path(source: str | os.PathLike[str]) -> Path:
+    """The config.json that a path means: the file itself, or the one in a model's folder."""
+    path = Path(source)
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"source must be a config.json or a folder with one, got {short(str(path))}"
+            )
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        raise ConfigError(f"source must be a path that can be opened, got {short(str(path))}") from None
+    return path
+
+
+def load(source: object) -> dict[str, Any]:
+    """A config as a dictionary with text for keys.
+
+    Raises:
+        ConfigError: The source is none, cannot be opened, or is not a mapping.
+    """
+    if isinstance(source, Mapping):
+        return _with_text_keys(source)
+    if isinstance(source, (str, os.PathLike)):
+        return _from_file(config_path(source))
+    to_dict = getattr(source, "to_dict", None)  # a PretrainedConfig, without importing its class
+    if callable(to_dict) and not isinstance(source, type):
+        return _with_text_keys(to_dict())
+    raise ConfigError(
+        f"source must be a mapping, a path or a PretrainedConfig, got {type(source).__name__}"
+    )
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size > _LARGEST_FILE:
+        raise ConfigError(
+            f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
+        )
+    try:
+        return _with_text_keys(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError, OSError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = " ".join(reason.split())
+        raise ConfigError(f"source must be valid JSON, got {short(str(path))}: {reason}") from None
+
+
+def _with_text_keys(values: object) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"source must hold a mapping of settings, got {short(values)}")
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"source must have text for keys, got {short(key)}")
+    return dict(values)
