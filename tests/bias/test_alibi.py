@@ -83,3 +83,22 @@ def test_slices_of_the_heads_are_slices_of_the_slopes():
     for start in (0, 4, 8):
         part = ALiBi(12, heads=slice(start, start + 4)).bias(q, q).dense()
         torch.testing.assert_close(part, whole[:, start : start + 4], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("heads", [4, 6, 8, 12])
+@pytest.mark.parametrize("exponent", [2, 8, 16])
+def test_another_exponent_is_mpts_alibi_bias_max(heads: int, exponent: int):
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    mpt = -build_mpt_alibi_tensor(heads, 2, alibi_bias_max=exponent)[:, 0, 0]
+    torch.testing.assert_close(torch.tensor(alibi_slopes(heads, exponent)), mpt, rtol=1e-6, atol=0)
+
+
+def test_a_scaled_line_is_multiplied_by_the_softmax_scale_as_falcons_is():
+    q = k = torch.zeros(1, 4, 6, 16)
+    v = torch.eye(6).expand(1, 4, 6, 6)
+    weights = ordinate.attention(q, k, v, ALiBi(4, scaled=True), causal=True)
+    distances = torch.arange(6)[:, None] - torch.arange(6)
+    logits = -torch.tensor(alibi_slopes(4))[:, None, None] * distances / 16**0.5
+    logits = logits.masked_fill(distances < 0, -torch.inf)
+    torch.testing.assert_close(weights[0], logits.softmax(-1))

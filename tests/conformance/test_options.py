@@ -35,7 +35,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "alibi": (
         {"num_heads": 4},
-        {"num_heads": 6, "symmetric": True, "trainable": True, "heads": slice(0, 2)},
+        {
+            "num_heads": 6,
+            "symmetric": True,
+            "trainable": True,
+            "heads": slice(0, 2),
+            "scaled": True,
+            "max_exponent": 4.0,
+        },
     ),
     "clipped": ({"num_heads": 4, "max_distance": 5}, {"num_heads": 6, "max_distance": 6}),
     "t5": (
@@ -109,7 +116,7 @@ def _fingerprint(encoding: ordinate.PositionEncoding) -> list[torch.Tensor | tup
         prints.append(encoding.rotate(q, q, positions, positions)[0])
         bias = encoding.bias(q, q)
         if bias is not None:
-            prints.append(bias.dense())
+            prints += [bias.dense(), bias.scaled]
     return [p.detach() if isinstance(p, torch.Tensor) else p for p in prints]
 
 

@@ -8,28 +8,29 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_positive_int
+from ..checks import check_bool, check_number, check_positive_int
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
 from .types import LinearBias
 
 
-def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+def alibi_slopes(num_heads: int, max_exponent: float = 8.0) -> tuple[float, ...]:
     """The slope of each head, by the rule of the authors' code.
 
-    For a power of two, ``2^(-8h/n)`` for h = 1 … n. For other head counts, the slopes of the power
-    of two below, followed by every other slope of the power of two above. Their order is not
-    monotone, and checkpoints depend on it.
+    For a power of two, ``2^(-8h/n)`` for h = 1 … n, or with another exponent than 8. For other head
+    counts, the slopes of the power of two below, followed by every other slope of the power of two
+    above. Their order is not monotone, and checkpoints depend on it.
 
     Example:
         >>> alibi_slopes(6)
         (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
     """
     check_positive_int("num_heads", num_heads)
+    check_number("max_exponent", max_exponent, above=0)
     power = 1 << (num_heads.bit_length() - 1)
-    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
-    between = [2.0 ** (-4.0 * head / power) for head in range(1, 2 * power + 1, 2)]
+    slopes = [2.0 ** (-max_exponent * head / power) for head in range(1, power + 1)]
+    between = [2.0 ** (-max_exponent / 2 * head / power) for head in range(1, 2 * power + 1, 2)]
     return tuple(slopes + between[: num_heads - power])
 
 
@@ -37,13 +38,15 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
 class ALiBi(PositionEncoding):
     """Subtract ``slope · distance`` from the logits (Press et al. 2021, arXiv:2108.12409).
 
-    The bias is added after the softmax scale and is not multiplied by it. Causal by default:
+    The bias is added after the softmax scale and not multiplied by it, unless `scaled`. Causal by default:
     without a causal mask the line would reward the future, so `attention` refuses it there.
 
     Args:
         symmetric: Penalise ``|distance|``, for attention in both directions.
         trainable: Make the slopes a parameter, starting at the fixed ones.
         heads: The heads this instance holds, a slice of ``num_heads`` (tensor parallelism).
+        scaled: Multiply the bias by the softmax scale as well, as Falcon does.
+        max_exponent: The gentlest slope is ``2^-max_exponent`` (MPT's ``alibi_bias_max``).
 
     Example:
         >>> ALiBi(8).slopes_on(torch.device("cpu"))[:3]
@@ -58,11 +61,14 @@ class ALiBi(PositionEncoding):
         symmetric: bool = False,
         trainable: bool = False,
         heads: slice | None = None,
+        scaled: bool = False,
+        max_exponent: float = 8.0,
     ) -> None:
         super().__init__()
-        slopes = alibi_slopes(num_heads)
+        slopes = alibi_slopes(num_heads, max_exponent)
         check_bool("symmetric", symmetric)
         check_bool("trainable", trainable)
+        check_bool("scaled", scaled)
         if heads is not None:
             if not isinstance(heads, slice):
                 raise TypeError(f"heads must be a slice of the {num_heads} heads, got {heads!r}")
@@ -70,6 +76,7 @@ class ALiBi(PositionEncoding):
             if not slopes:
                 raise ValueError(f"heads must select some of the {num_heads} heads, got {heads}")
         self.num_heads, self.symmetric, self.heads = num_heads, symmetric, heads
+        self.scaled, self.max_exponent = scaled, float(max_exponent)
         self._slopes = slopes
         self.slopes = nn.Parameter(torch.empty(len(slopes))) if trainable else None
         self.reset_parameters()
@@ -99,8 +106,13 @@ class ALiBi(PositionEncoding):
         queries, keys = resolve(q, k, q_positions, k_positions)
         aligned = q_positions is None and k_positions is None
         slopes = self.slopes_on(q.device, compute_dtype(q.dtype))
-        return LinearBias(slopes, queries, keys, symmetric=self.symmetric, aligned=aligned)
+        return LinearBias(
+            slopes, queries, keys, symmetric=self.symmetric, scaled=self.scaled, aligned=aligned
+        )
 
     def extra_repr(self) -> str:
         trainable = self.slopes is not None
-        return f"{self.num_heads}, symmetric={self.symmetric}, trainable={trainable}, heads={self.heads}"
+        text = f"{self.num_heads}, symmetric={self.symmetric}, trainable={trainable}, heads={self.heads}"
+        if self.scaled:
+            text += ", scaled=True"
+        return text if self.max_exponent == 8 else f"{text}, max_exponent={self.max_exponent:g}"
