@@ -34,7 +34,7 @@ class RunConfig:
         evaluation_tokens: Tokens to test on at each length, the same text for each.
         last_tokens: How many tokens at the end of a sequence `last_loss` averages.
         extensions: Scalings to test a trained RoPE with, untrained: ``"yarn:factor=8"``.
-        log_every, validate_every, checkpoint_every: In steps.
+        validate_every, checkpoint_every: In steps.
         device: ``"cpu"`` or ``"cuda"``.
         dtype: Of matrix products, ``"float32"`` or ``"bfloat16"``; weights are float32.
         compile: Whether the model goes through `torch.compile`.
@@ -60,7 +60,6 @@ class RunConfig:
     evaluation_tokens: int = 65536
     last_tokens: int = 32
     extensions: tuple[str, ...] = ()
-    log_every: int = 10
     validate_every: int = 100
     checkpoint_every: int = 100
     device: str = "cpu"

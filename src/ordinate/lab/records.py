@@ -38,7 +38,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -207,11 +207,9 @@ class MetricsFile:
     written after it, for they will come again.
     """
 
-    def __init__(self, path: Path, up_to_step: int) -> None:
-        self.path, self.metrics = path, []
-        for metric in _whole_lines(path):
-            if metric.get("step", 0) <= up_to_step:
-                self.metrics.append(metric)
+    def __init__(self, path: Path, keep: Callable[[Metric], bool]) -> None:
+        self.path = path
+        self.metrics = [metric for metric in _whole_lines(path) if keep(metric)]
         write_atomically(path, b"".join(_line(metric) for metric in self.metrics))
         self._file = path.open("ab")
 

@@ -1,0 +1,86 @@
+"""The state of a run in progress, in one safetensors file that is either whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .records import write_atomically
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class State:
+    """How far a run is. Batches follow from the step, so no generator has a state to keep."""
+
+    step: int
+    seconds: float
+    tensors: dict[str, Tensor]
+
+
+def capture(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> State:
+    """Weights and the optimizer's moments, by the parameters' names."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        tensors[f"model.{name}"] = parameter.detach()
+        for moment in _MOMENTS if parameter in optimizer.state else ():
+            tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
+    return State(step, seconds, tensors)
+
+
+def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Bring a model and its optimizer to a state, on whatever device they are."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(state.tensors[f"model.{name}"])
+            if f"{_MOMENTS[0]}.{name}" in state.tensors:
+                held = optimizer.state[parameter]
+                held["step"] = torch.tensor(float(state.step))
+                if parameter.is_cuda:  # where the fused optimizer counts on the device
+                    held["step"] = held["step"].to(parameter.device)
+                for moment in _MOMENTS:
+                    held[moment] = state.tensors[f"{moment}.{name}"].to(parameter.device).clone()
+
+
+def save(state: State, path: Path) -> None:
+    from safetensors.torch import save as to_bytes
+
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.tensors.items()}
+    about = {"step": str(state.step), "seconds": repr(state.seconds), "sha256": _digest(tensors)}
+    write_atomically(path, to_bytes(tensors, about))
+
+
+def load(path: Path) -> State | None:
+    """The state in a file; None if there is no file.
+
+    Raises:
+        ValueError: The file is not a whole checkpoint.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        whole = about["sha256"] == _digest(tensors)
+        state = State(int(about["step"]), float(about["seconds"]), tensors)
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error}") from None
+    if not whole:
+        raise ValueError(f"{path.name} must be as it was written, its SHA-256 differs")
+    return state
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy())
+    return digest.hexdigest()

@@ -1,0 +1,57 @@
+"""The machine and the versions behind a run's numbers, without the names of hosts or people."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ordinate
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Versions, hardware and, in a checkout, the commit."""
+    versions = {"ordinate": ordinate.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "triton", "safetensors"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit this package was checked out at; None where it was installed."""
+    folder = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "log", "-1", "--format=%H", "--", str(folder.parent)],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

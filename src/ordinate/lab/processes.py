@@ -1,0 +1,61 @@
+"""This process among those that train one model together; alone, unless torchrun started it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is. The main one alone writes records and speaks."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls, device: str) -> Processes:
+        """Meet the processes that ``torchrun`` started along with this one."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+        return cls(distributed.get_rank(), size)
+
+    def leave(self) -> None:
+        if self.size > 1:
+            distributed.destroy_process_group()
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, value: Any) -> Any:
+        """The main process's value, in every process."""
+        if self.size == 1:
+            return value
+        box = [value]
+        distributed.broadcast_object_list(box)
+        return box[0]
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(value)
+        return value
+
+    def part(self, batch: Tensor) -> Tensor:
+        """This process's share of the rows."""
+        rows = batch.shape[0] // self.size
+        return batch[self.rank * rows : (self.rank + 1) * rows]
+
+    def synchronised(self, model: nn.Module) -> nn.Module:
+        """A model whose gradients are averaged over all processes."""
+        return nn.parallel.DistributedDataParallel(model) if self.size > 1 else model

@@ -1,0 +1,262 @@
+"""What a model is asked to learn: text, or small problems whose answer is known.
+
+A batch is tokens and, for each, the token that should follow; targets nobody asks for are -1. Every batch
+follows from a few numbers (seed and step), so all encodings see the same batches in the same order, and
+a run that was interrupted needs no memory of where it was.
+
+Answers are scored with the right answer so far in view. For exact match that is the same as letting the model
+write by itself, greedily: up to its first mistake it would see the very same tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .corpus import Corpus
+
+#: The target of a token whose successor is not asked for.
+UNASKED = -1
+
+
+class Batch(NamedTuple):
+    tokens: Int[Tensor, "batch seq"]
+    targets: Int[Tensor, "batch seq"]
+
+
+def generator(*key: object) -> torch.Generator:
+    """Random numbers that follow from a key, the same on every machine."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+class Task(ABC):
+    """Something to learn at one length and be tested on at others."""
+
+    #: The shortest sequence that can hold the task.
+    minimum_length: int
+    #: How answers are counted: whole answers, single tokens, or not at all (a loss says it all).
+    measure: Literal["exact match", "accuracy"] | None
+
+    @abstractmethod
+    def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch: ...
+
+    @abstractmethod
+    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
+        """All sequences to be tested at a length.
+
+        Args:
+            tokens: About how many to test on.
+            longest: The longest length of the comparison.
+        """
+
+
+class Language(Task):
+    """Predict the next byte of a text.
+
+    For tests, stretches of the longest length are spread evenly over the validation text, and cut into
+    sequences of the length in question. So every length is tested on the same bytes, and a loss
+    that changes with the length changes for no other reason.
+    """
+
+    minimum_length = 2
+    measure = None
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch:
+        last = len(self.corpus.train) - length - 1
+        starts = torch.randint(0, last + 1, (batch, 1), generator=generator("train", seed, step))
+        text = self.corpus.train[starts + torch.arange(length + 1)].long()
+        return Batch(text[:, :-1], text[:, 1:])
+
+    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
+        stretch = longest // length * length  # lengths that do not divide it lose a few bytes at the end
+        count = max(1, min(tokens, len(self.corpus.validation) - 1) // longest)
+        last = len(self.corpus.validation) - longest - 1
+        starts = torch.linspace(0, last, count, dtype=torch.float64).long()[:, None]
+        text = self.corpus.validation[starts + torch.arange(stretch + 1)].long()
+        return Batch(text[:, :-1].reshape(-1, length), text[:, 1:].reshape(-1, length))
+
+    def check_lengths(self, train_length: int, lengths: tuple[int, ...]) -> None:
+        """The text must be longer than what is cut from it."""
+        for name, part, length in (
+            ("training", self.corpus.train, train_length),
+            ("validation", self.corpus.validation, max(lengths)),
+        ):
+            if len(part) <= length:
+                raise ValueError(
+                    f"text must have more than {length} bytes for {name}, the length asked for, "
+                    f"got {len(part)}"
+                )
+
+
+class Problem(Task):
+    """Random sequences with a question and an answer."""
+
+    @abstractmethod
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Texts of at most ``length + 1`` bytes, and which of them are asked for."""
+
+    def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch:
+        """Problems of every size up to the length, one size a batch."""
+        rng = generator("train", seed, step)
+        size = int(torch.randint(self.minimum_length, length + 1, (), generator=rng))
+        return _padded(*self.sample(rng, batch, size), length)
+
+    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
+        count = max(_FEWEST_TESTS, tokens // length)
+        return _padded(*self.sample(generator("test", length), count, length), length)
+
+
+_FEWEST_TESTS = 64
+
+
+class Copy(Problem):
+    """Letters, then the same letters: ``"qxvd=qxvd"``."""
+
+    minimum_length = 2
+    measure = "exact match"
+
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        letters = _letters(rng, batch, length // 2)
+        return _question_and_answer([letters], self.answer(letters))
+
+    def answer(self, letters: Tensor) -> Tensor:
+        return letters
+
+
+class Reverse(Copy):
+    """Letters, then the same letters from the last to the first: ``"qxvd=dvxq"``."""
+
+    def answer(self, letters: Tensor) -> Tensor:
+        return letters.flip(1)
+
+
+class Addition(Problem):
+    """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``."""
+
+    minimum_length = 5
+    measure = "exact match"
+
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        digits = (length - 2) // 3
+        one, two = (torch.randint(0, 10, (batch, digits), generator=rng) for _ in range(2))
+        carry, answer = torch.zeros(batch, dtype=torch.long), []
+        for place in reversed(range(digits)):
+            total = one[:, place] + two[:, place] + carry
+            answer.append(total % 10)
+            carry = total // 10
+        answer.append(carry)
+        plus = torch.full((batch, 1), ord("+"))
+        zero = ord("0")
+        return _question_and_answer([one + zero, plus, two + zero], torch.stack(answer, dim=1) + zero)
+
+
+class PassKey(Problem):
+    """A number hidden somewhere in idle talk, asked for at the end.
+
+    The protocol of landmark attention (arXiv:2305.16300) with shorter sentences, for models of bytes.
+    """
+
+    measure = "exact match"
+    _TALK = b"rain falls, wind blows, days pass. "
+    _NEEDLE = b"the key is %05d. "
+    _QUESTION = b"what is the key? "
+    minimum_length = len(_NEEDLE % 0) + len(_QUESTION) + 5 - 1
+
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        idle = length - self.minimum_length
+        keys = torch.randint(0, 100_000, (batch,), generator=rng).tolist()
+        depths = torch.randint(0, idle + 1, (batch,), generator=rng).tolist()
+        talk = (self._TALK * (idle // len(self._TALK) + 1))[:idle]
+        texts = [
+            talk[:depth] + self._NEEDLE % key + talk[depth:] + self._QUESTION + b"%05d" % key
+            for key, depth in zip(keys, depths, strict=True)
+        ]
+        text = torch.tensor([list(each) for each in texts])
+        asked = torch.zeros_like(text, dtype=torch.bool)
+        asked[:, -5:] = True
+        return text, asked
+
+
+class Induction(Problem):
+    """Pairs of a small and a capital letter, ``"aQfXaQ…"``: what followed this one before?
+
+    Which capital belongs to which letter is drawn anew for every sequence, so it can only be found by
+    looking back (arXiv:2209.11895). Asked for wherever the letter has come before.
+    """
+
+    minimum_length = 64  # some letters must come twice
+    measure = "accuracy"
+
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        pairs = (length + 1) // 2
+        keys = torch.randint(0, 26, (batch, pairs), generator=rng)
+        values = torch.randint(0, 26, (batch, 26), generator=rng)
+        seen = torch.nn.functional.one_hot(keys, 26).cumsum(1).gather(2, keys[..., None])[..., 0] > 1
+        text = torch.stack((keys + ord("a"), values.gather(1, keys) + ord("A")), dim=2).flatten(1)
+        return text, torch.stack((torch.zeros_like(seen), seen), dim=2).flatten(1)
+
+
+class FlipFlop(Problem):
+    """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
+
+    A tenth of the instructions write, a tenth read, the rest are to be ignored. Only what is read is
+    asked for.
+    """
+
+    minimum_length = 16
+    measure = "accuracy"
+
+    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        pairs = (length + 1) // 2
+        bits = torch.randint(0, 2, (batch, pairs), generator=rng)
+        drawn = torch.rand(batch, pairs, generator=rng)
+        drawn[:, 0], drawn[:, -1] = 0.0, 0.15  # begin with a write, end with a read
+        writes, reads = drawn < 0.1, (drawn >= 0.1) & (drawn < 0.2)
+        last_write = (writes * torch.arange(pairs)).cummax(1).values
+        bits = torch.where(reads, bits.gather(1, last_write), bits)
+        instructions = torch.full_like(bits, ord("i"))
+        instructions[writes], instructions[reads] = ord("w"), ord("r")
+        text = torch.stack((instructions, bits + ord("0")), dim=2).flatten(1)
+        return text, torch.stack((torch.zeros_like(reads), reads), dim=2).flatten(1)
+
+
+#: Name → class. `Language` takes a corpus, the others nothing.
+TASKS: dict[str, type[Task]] = {
+    "language": Language,
+    "passkey": PassKey,
+    "copy": Copy,
+    "reverse": Reverse,
+    "addition": Addition,
+    "induction": Induction,
+    "flipflop": FlipFlop,
+}
+
+
+def _letters(rng: torch.Generator, batch: int, count: int) -> Tensor:
+    return torch.randint(ord("a"), ord("z") + 1, (batch, count), generator=rng)
+
+
+def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor, Tensor]:
+    equals = torch.full((answer.shape[0], 1), ord("="))
+    asked = torch.zeros(answer.shape[0], sum(part.shape[1] for part in question) + 1, dtype=torch.bool)
+    text = torch.cat((*question, equals, answer), dim=1)
+    return text, torch.cat((asked, torch.ones_like(answer, dtype=torch.bool)), dim=1)
+
+
+def _padded(text: Tensor, asked: Tensor, length: int) -> Batch:
+    """Tokens and targets of one length, filled up with spaces that nobody asks for."""
+    tokens = torch.full((text.shape[0], length), ord(" "))
+    targets = torch.full_like(tokens, UNASKED)
+    filled = text.shape[1] - 1
+    tokens[:, :filled] = text[:, :-1]
+    targets[:, :filled] = torch.where(asked[:, 1:], text[:, 1:], UNASKED)
+    return Batch(tokens, targets)
