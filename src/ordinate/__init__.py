@@ -31,6 +31,8 @@ from .rotate.layout import to_interleaved as to_interleaved
 from .rotate.rope import RoPE as RoPE
 from .rotate.rotation import Rotation as Rotation
 from .rotate.rotation import rerotate as rerotate
+from .show.api import show as show
+from .show.walk import Walk as Walk
 from .verify.api import verify as verify
 from .verify.report import VerifyReport as VerifyReport
 from .verify.report import VerifyResult as VerifyResult

@@ -45,6 +45,11 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def check_at_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
+
+
 def check_sequence(name: str, value: object, of: str) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {value!r}")

@@ -11,7 +11,8 @@ import typer
 
 import ordinate
 
-from . import verify
+from . import list as list_
+from . import show, verify
 from .errors import Misuse
 
 app = typer.Typer(
@@ -40,6 +41,8 @@ def _root(
     pass
 
 
+list_.register(app)
+show.register(app)
 verify.register(app)
 
 

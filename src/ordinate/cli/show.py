@@ -1,0 +1,72 @@
+"""``ordinate show``: one encoding step by step, with real numbers."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ..show.api import show
+from ..show.walk import Walk, table_lines
+from .errors import Misuse
+
+_EPILOG = """Examples:
+
+\b
+  ordinate show rope                          pairs, angles, rotation, norms, m - n
+  ordinate show rope --position 100 --dim 64  another position, a real head
+  ordinate show rope+yarn:factor=16           what a scaling does to each pair
+  ordinate show t5:bidirectional=true         buckets and their matrix
+  ordinate show alibi --heads 12              slopes of any number of heads
+  ordinate show sinusoidal --length 16        codes row by row
+  ordinate show rope --json                   for a program to read
+
+Learned tables are shown as they are initialised, with a fixed seed.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("show", epilog=_EPILOG)(show_command)
+
+
+def show_command(
+    name: str = typer.Argument(
+        metavar="NAME", help="An encoding, as in ordinate.create.", show_default=False
+    ),
+    position: int = typer.Option(3, help="The token whose computation is followed."),
+    dim: int = typer.Option(8, help="Channels: of a head, or of an embedding for codes."),
+    heads: int = typer.Option(8, help="Number of heads, for biases."),
+    length: int = typer.Option(8, help="Tokens in the matrices."),
+    train_length: int = typer.Option(4096, help="Positions the model is taken to be trained on."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, every number unrounded."),
+) -> None:
+    """Show the formula of an encoding and its computation step by step, with real numbers."""
+    try:
+        walk = show(
+            name, position=position, dim=dim, heads=heads, length=length, train_length=train_length
+        )
+    except (ValueError, TypeError) as error:
+        hint = "ordinate list" if "unknown encoding" in str(error) else "ordinate show --help"
+        raise Misuse(str(error), hint) from None
+    if as_json:
+        print(json.dumps(walk.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        _print(walk)
+
+
+def _print(walk: Walk) -> None:
+    console = Console(highlight=False)
+    console.print(Text.assemble((walk.name, "bold"), "  ", (walk.description, "dim")))
+    console.print(Text(walk.formula))
+    for number, step in enumerate(walk.steps, start=1):
+        console.print(Text.assemble(f"\n{number}. ", (step.title, "bold")))
+        if step.formula:
+            console.print(Text(f"   {step.formula}", style="cyan"))
+        lines = table_lines(step, width=console.width)
+        for index, line in enumerate(lines):
+            console.print(Text(line, style="dim" if index == 0 else ""), soft_wrap=True)
+        if step.note:
+            console.print(Text(f"  {step.note}", style="dim"))

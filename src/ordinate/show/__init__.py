@@ -1,0 +1,1 @@
+"""The computation of an encoding, step by step with real numbers."""
