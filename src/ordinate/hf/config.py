@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..checks import nearest
-from .families import FAMILIES
+from .families import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader, short
 from .rope import DIALECTS, Dialect
-from .source import load
+from .source import as_settings, load
 
 
 class ConfigObject(Protocol):
@@ -51,17 +51,14 @@ def from_config(
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
         close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
         raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
-    model_type = values.get("model_type") if family is None else family
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ConfigError(
-            f"model_type must be a family that ordinate reads, got {short(model_type)}; "
-            f"if it is built like one of them, say so with family=…"
-        )
+    outer, (path, values, model_type) = values, _text_model(values, family)
     found = FAMILIES[model_type]
-    reader = Reader(values, defaults=found.defaults, keys=found.keys)
+    reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
     reader.skip("model_type", *found.ignored)
     draft = found.read(reader, found, dialect)
     reader.refuse_rest()
+    if path:
+        Reader(outer).refuse_rest()
     return Plan(
         found.name,
         model_type,
@@ -71,4 +68,30 @@ def from_config(
         draft.original_max_positions,
         tuple(reader.readings),
         tuple(reader.warnings),
+    )
+
+
+def _text_model(
+    values: dict[str, Any], family: str | None, path: str = ""
+) -> tuple[str, dict[str, Any], str]:
+    """The settings of the text model, where they stand, and its family."""
+    model_type = values.get("model_type") if family is None else family
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return path, values, model_type
+    inner = next((key for key in TEXT_PARTS if isinstance(values.get(key), Mapping)), None)
+    within = WRAPPERS.get(model_type) if isinstance(model_type, str) else None
+    if inner is not None:
+        text = as_settings(values[inner], f"{path}{inner}")
+        named = text.get("model_type")
+        known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
+        if known or within is not None or any(key in text for key in TEXT_PARTS):
+            return _text_model(text, None if known else within, f"{path}{inner}.")
+        raise ConfigError(
+            f"{path}{inner}.model_type must be a family that ordinate reads, got {short(named)}"
+        )
+    if within is not None:  # old files of these models have the text model's keys at the top
+        return path, values, within
+    raise ConfigError(
+        f"{path}model_type must be a family that ordinate reads, got {short(model_type)}; "
+        f"if it is built like one of them, say so with family=…"
     )

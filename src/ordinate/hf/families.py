@@ -1,43 +1,36 @@
-"""The table of families: ``model_type`` → how its positions are read."""
+"""The table of families: ``model_type`` → how its positions are read.
+
+Defaults are those of each family's own config class; a test compares them with the installed transformers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .biases import read_alibi, read_t5
-from .decoders import read_decoder
+from .families_other import OTHER
+from .families_rotary import ROTARY
 from .family import Family
-from .tables import read_gpt2
 
-_GPT = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-    "max_position_embeddings": "n_positions",
-}
-_T5 = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-    "head_dim": "d_kv",
-}
-_T5_DEFAULTS = {
-    "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 64,
-    "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
-}  # fmt: skip
+FAMILIES: Mapping[str, Family] = MappingProxyType({**ROTARY, **OTHER})
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+#: Models around a text model: where the text model's settings are, outermost first.
+TEXT_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
+
+#: Outer ``model_type`` → the family of the text model within, for configs that do not name it.
+WRAPPERS: Mapping[str, str] = MappingProxyType(
     {
-        "llama": Family("Llama", read_decoder, {
-            "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
-            "max_position_embeddings": 2048, "rope_theta": 10000.0}),
-        "t5": Family("T5", read_t5, _T5_DEFAULTS, _T5),
-        "bloom": Family("BLOOM", read_alibi, {
-            "hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2},
-            {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}),
-        "gpt2": Family("GPT-2", read_gpt2, {
-            "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12,
-            "max_position_embeddings": 1024}, _GPT),
+        "qwen2_vl": "qwen2_vl_text",
+        "qwen2_5_vl": "qwen2_5_vl_text",
+        "qwen3_vl": "qwen3_vl_text",
+        "qwen3_vl_moe": "qwen3_vl_moe_text",
+        "qwen3_5": "qwen3_5_text",
+        "qwen3_5_moe": "qwen3_5_moe_text",
+        "gemma3": "gemma3_text",
+        "gemma3n": "gemma3n_text",
+        "gemma4": "gemma4_text",
+        "llama4": "llama4_text",
+        "llava": "llama",
+        "mistral3": "mistral",
     }
-)  # fmt: skip
+)

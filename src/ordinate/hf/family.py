@@ -33,7 +33,7 @@ class Family:
         keys: Our names → the family's, where they differ.
         rope: What its rotation does that the config does not say.
         ignored: Keys that sound like positions and say nothing about them in this family.
-        options: Further settings of ``read``.
+        rules: What its code does that the config does not say; what kind depends on ``read``.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Family:
     keys: Mapping[str, str] = field(default_factory=dict)
     rope: RopeRules = field(default_factory=RopeRules)
     ignored: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    rules: Any = None
 
 
 def read_sizes(reader: Reader) -> tuple[int, int, int]:

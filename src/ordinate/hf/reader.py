@@ -22,7 +22,7 @@ _CONCERNS_POSITIONS = re.compile(
     r"rope|rotary|position|alibi|relative|window|sliding|yarn|ntk|theta|nope|sinusoid|layer_types"
     r"|attention_chunk|attention_bias_|attn_bias_|attn_config|pos_emb|max_distance|buckets"
     r"|temperature_tuning|pre_attn_scalar|attention_multiplier|attn_scale|scale_attn|softmax_scale"
-    r"|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn"
+    r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn"
 )
 
 # These contain such a word and yet say nothing about positions of text or about its logits.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..rotate.layout import Layout
@@ -31,13 +31,15 @@ class RopeRules:
         dialect: Its reading of YaRN; ``"deepseek"`` multiplies the softmax scale by the square of
             what ``mscale_all_dim`` gives, the others read that key for cos and sin alone.
         section_layout: How the axes of M-RoPE are dealt to the pairs.
-        sections: The axes' pairs where the config does not list them, by the number of pairs.
+        sections: The axes' pairs, where the config does not list them.
+        aliases: Names of scalings that stand for others in this family alone.
     """
 
     layout: Layout = "half"
     dialect: Dialect = "hf"
     section_layout: Literal["chunked", "interleaved"] = "chunked"
     sections: tuple[int, ...] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,54 +54,61 @@ class RopeSource:
     max_positions: int | None
 
 
-def rope_parts(model: Reader, layer_types: list[str]) -> dict[str, Reader | None]:
+def rope_parts(
+    model: Reader, layer_types: list[str], scaled_types: tuple[str, ...] | None = None
+) -> dict[str, Reader | None]:
     """The rotary settings of each layer type; None for a layer type that has no rotation.
 
-    Flat settings serve all layer types.
+    Flat settings serve all layer types, or those in ``scaled_types``.
     """
     old, new = model.part("rope_scaling"), model.part("rope_parameters")
-    if old is not None and new is not None and dict(old.values) != dict(new.values):
-        model.warn(
-            "rope_scaling and rope_parameters differ; rope_scaling is taken, as transformers does"
-        )
-    part = old or new
-    if part is None:
-        return dict.fromkeys(layer_types, Reader({}, path=f"{model.path}rope_parameters.", parent=model))
+    both = old is not None and new is not None and bool(old.values) and model.has("rope_parameters")
+    if both and old and new and dict(old.values) != dict(new.values):
+        model.warn("rope_scaling and rope_parameters differ; the first is taken, as transformers does")
+    part = old if old is not None and old.values else new
+    plain = Reader({}, path=f"{model.path}rope_parameters.", parent=model)
+    if part is None or not part.values:
+        return dict.fromkeys(layer_types, plain)
     nested = [key for key, value in part.values.items() if isinstance(value, Mapping)]
     if not nested:
-        return dict.fromkeys(layer_types, part)
+        if scaled_types is None:
+            return dict.fromkeys(layer_types, part)
+        if part is new:
+            raise ConfigError(
+                f"{model.spelled('rope_parameters')} must have one mapping for each layer type of this model, "
+                f"got {short(dict(part.values))}"
+            )
+        if not set(scaled_types) & set(layer_types):
+            model.warn(f"{part.path.rstrip('.')} has no effect, no layer is of the type it is for")
+        return {kind: part if kind in scaled_types else plain for kind in layer_types}
+    return _nested_parts(part, layer_types)
+
+
+def _nested_parts(part: Reader, layer_types: list[str]) -> dict[str, Reader | None]:
     found: dict[str, Reader | None] = {}
     for layer_type in layer_types:
         if layer_type not in part.values:
             raise ConfigError(
-                f"{part.path}{layer_type} must be given, layers are of that type, got {short(nested)}"
+                f"{part.path}{layer_type} must be given, layers are of that type, got {short(list(part.values))}"
             )
         found[layer_type] = part.part(layer_type)
     for key, value in part.values.items():
-        if key not in found and not isinstance(value, Mapping) and value is not None:
+        if key not in found and isinstance(value, Mapping):
+            part.warn(f"{part.path}{key} has no effect, no layer is of that type")
+        elif key not in found and value is not None:
             raise ConfigError(
                 f"{part.path}{key} must stand within a layer type's settings, got {short(value)}"
             )
-        if key not in found and isinstance(value, Mapping):
-            model.warn(f"{part.path}{key} has no effect, no layer is of that type")
     return found
 
 
 def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
     """The rotation of one layer type."""
     part, model = source.part, source.model
-    rope_type = _rope_type(part)
+    rope_type = _rope_type(part, {**_ALIASES, **source.rules.aliases})
     base = _either(part, model, source.theta_key, "rope_theta", "the base of the rotary frequencies")
     base = Reader.checked_number(*base, above=1, least=None, most=1e15)
-    name, fraction = _fraction(part, model)
-    fraction = Reader.checked_number(name, fraction, above=0, least=None, most=1)
-    proportional = rope_type == "proportional"  # whose fraction is of the pairs, over the whole head
-    rotary_dim = source.head_dim if proportional else int(source.head_dim * fraction)
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ConfigError(
-            f"{name if rotary_dim != source.head_dim else model.spelled('head_dim')} must leave an even "
-            f"number of channels to turn of {source.head_dim}, got {short(fraction)}, which leaves {rotary_dim}"
-        )
+    rotary_dim, fraction = _rotary_dim(source, proportional=rope_type == "proportional")
     scaling = None
     if rope_type != "default":
         scaling = _SCALINGS[rope_type](source, rotary_dim, fraction, dialect or source.rules.dialect)
@@ -117,24 +126,24 @@ def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
         ) from None
 
 
-def _rope_type(part: Reader) -> str:
+def _rope_type(part: Reader, aliases: Mapping[str, str]) -> str:
     """``rope_type``, or the older ``type``; some old names stand for new ones."""
     part.skip("rope_type", "type")
     new, old = part.values.get("rope_type"), part.values.get("type")
     key, given = ("rope_type", new) if new is not None else ("type", old)
     if given is None:
-        extra = set(part.values) & set(_TYPE_KEYS)
-        if part.peek("factor") is not None and extra:
-            raise ConfigError(f"{part.path}rope_type must say what factor is for, got nothing")
+        meant = [key for key in _TYPE_KEYS if part.values.get(key) is not None]
+        if meant:
+            raise ConfigError(f"{part.path}rope_type must say what {meant[0]} is for, got nothing")
         return "default"
-    if not isinstance(given, str) or _ALIASES.get(given, given) not in {"default", *_SCALINGS}:
+    if not isinstance(given, str) or aliases.get(given, given) not in {"default", *_SCALINGS}:
         known = ", ".join(["default", *_SCALINGS])
         raise ConfigError(f"{part.path}{key} must be one of {known}, got {short(given)}")
     part.readings.append(Reading(f"{part.path}{key}", given, "the kind of frequency scaling"))
-    kind = _ALIASES.get(given, given)
-    if new is not None and isinstance(old, str) and _ALIASES.get(old, old) != kind:
-        if kind != "default" and _ALIASES.get(old, old) != "default":
-            part.warn(f"{part.path}rope_type and {part.path}type differ; rope_type={given!r} is taken")
+    kind = aliases.get(given, given)
+    other = aliases.get(old, old) if new is not None and isinstance(old, str) else kind
+    if other != kind and "default" not in (kind, other):
+        part.warn(f"{part.path}rope_type and {part.path}type differ; rope_type={given!r} is taken")
     return kind
 
 
@@ -151,6 +160,27 @@ def _either(part: Reader, model: Reader, beside: str, key: str, meaning: str) ->
             )
         return f"{part.path}{key}", value
     return model.spelled(beside), model.ask(beside, meaning)
+
+
+def _rotary_dim(source: RopeSource, proportional: bool) -> tuple[int, float]:
+    """How many channels turn, and the fraction; p-RoPE's fraction is of the pairs, over the whole head."""
+    part, model = source.part, source.model
+    turning = model.integer("rotary_dim", "channels of a head that turn", None, most=MOST_CHANNELS)
+    name, given = model.spelled("rotary_dim"), turning
+    fraction = 1.0
+    if turning is None or part.peek("partial_rotary_factor") is not None:
+        name, given = _fraction(part, model)
+        fraction = Reader.checked_number(name, given, above=0, least=None, most=1)
+        turning = source.head_dim if proportional else int(source.head_dim * fraction)
+    else:
+        model.skip("partial_rotary_factor")
+        part.skip("partial_rotary_factor")
+    if not 2 <= turning <= source.head_dim or turning % 2:
+        raise ConfigError(
+            f"{name} must leave an even number of a head's {source.head_dim} channels to turn, "
+            f"got {short(given)}, which leaves {turning}"
+        )
+    return turning, fraction
 
 
 def _fraction(part: Reader, model: Reader) -> tuple[str, Any]:
@@ -202,7 +232,8 @@ _TYPE_KEYS: dict[str, frozenset[str]] = {
     "high_freq_factor": frozenset({"llama3"}),
     "alpha": frozenset({"dynamic"}),
 }
-_HARMLESS = ("finetuned",)  # whether weights were tuned for the scaling, not what the scaling is
+# Whether weights were tuned for the scaling, and a copy of the model's own length: not what the scaling is.
+_HARMLESS = ("finetuned", "max_position_embeddings")
 
 
 def _refuse_strangers(part: Reader, rope_type: str) -> None:

@@ -36,12 +36,12 @@ def load(source: object) -> dict[str, Any]:
         ConfigError: The source is none, cannot be opened, or is not a mapping.
     """
     if isinstance(source, Mapping):
-        return _with_text_keys(source)
+        return as_settings(source)
     if isinstance(source, (str, os.PathLike)):
         return _from_file(config_path(source))
     to_dict = getattr(source, "to_dict", None)  # a PretrainedConfig, without importing its class
     if callable(to_dict) and not isinstance(source, type):
-        return _with_text_keys(to_dict())
+        return as_settings(to_dict())
     raise ConfigError(
         f"source must be a mapping, a path or a PretrainedConfig, got {type(source).__name__}"
     )
@@ -54,7 +54,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
         )
     try:
-        return _with_text_keys(json.loads(path.read_text(encoding="utf-8")))
+        return as_settings(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -63,10 +63,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"source must be valid JSON, got {short(str(path))}: {reason}") from None
 
 
-def _with_text_keys(values: object) -> dict[str, Any]:
+def as_settings(values: object, name: str = "source") -> dict[str, Any]:
+    """A mapping with text for keys, or a refusal."""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"source must hold a mapping of settings, got {short(values)}")
+        raise ConfigError(f"{name} must hold a mapping of settings, got {short(values)}")
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(f"source must have text for keys, got {short(key)}")
+            raise ConfigError(f"{name} must have text for keys, got {short(key)}")
     return dict(values)
