@@ -1,0 +1,229 @@
+"""`ordinate.attention` as an attention implementation of transformers, by the name ``"ordinate"``.
+
+Models built on transformers' `AttentionInterface` call a function by name, with q and k already rotated.
+This is that function. Whatever it cannot express as arguments of `ordinate.attention` goes to the
+implementation the model had before, with the mask that one expects, so nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.api import attention
+from .visible import Visible, make_visible
+
+if TYPE_CHECKING:
+    from .patch import Patch
+
+NAME = "ordinate"
+
+# Arguments that models hand through to attention and that do not change its result.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "logits_to_keep", "max_length_k",
+        "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states",
+        "output_router_logits", "position_ids", "return_dict", "sliding_window", "use_cache",
+    }
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Site:
+    """What `patch` leaves on a module: whose patch it is, and what the module used before.
+
+    Attributes:
+        implementation: The attention implementation of the module's config before.
+        slot: The attribute that held, or now holds, a forward of this module's own; None if untouched.
+        previous: What that attribute held, None for the forward of the class.
+    """
+
+    module: nn.Module
+    patch: Patch
+    implementation: str
+    slot: str | None = None
+    previous: Callable[..., Any] | None = None
+
+    @property
+    def own_forward(self) -> Callable[..., Any]:
+        """The forward the module had before."""
+        if self.previous is not None:
+            return self.previous
+        return MethodType(type(self.module).forward, self.module)
+
+    def run_own(self, *args: Any, **kwargs: Any) -> Any:
+        """Call that forward, with the config naming what it did before."""
+        self.patch.enter(own=True)
+        try:
+            return self.own_forward(*args, **kwargs)
+        finally:
+            self.patch.leave()
+
+    def replace_forward(self, forward: Callable[..., Any]) -> None:
+        # Accelerate's hooks wrap what they keep under another name.
+        self.slot = "_old_forward" if hasattr(self.module, "_hf_hook") else "forward"
+        self.previous = self.module.__dict__.get(self.slot)
+        self.module.__dict__[self.slot] = MethodType(forward, self.module)
+
+    def restore(self) -> None:
+        """Leave the module as it was."""
+        if self.slot is not None and self.previous is None:
+            del self.module.__dict__[self.slot]
+        elif self.slot is not None:
+            self.module.__dict__[self.slot] = self.previous
+        del self.module.__dict__["_ordinate"]
+
+    @property
+    def bypassed(self) -> bool:
+        return self.patch.bypasses > 0
+
+
+def site_of(module: nn.Module) -> Site | None:
+    site = module.__dict__.get("_ordinate")
+    assert site is None or isinstance(site, Site)
+    return site
+
+
+def register() -> None:
+    """Make ``attn_implementation="ordinate"`` known to transformers."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, make_visible)
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | Visible | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of a layer built on transformers' `AttentionInterface`.
+
+    Args:
+        s_aux: A logit per head that takes part in the softmax and has no value (gpt-oss's sinks).
+    """
+    site = site_of(module)
+    if site is not None:
+        key = site.patch.turn_late(key)
+    terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
+    unknown = [name for name in kwargs if name not in _WITHOUT_EFFECT and kwargs[name] is not None]
+    if terms is None or unknown or position_bias is not None or kwargs.get("output_attentions"):
+        kwargs |= {"dropout": dropout, "scaling": scaling}
+        given = {
+            "softcap": softcap,
+            "is_causal": is_causal,
+            "s_aux": s_aux,
+            "position_bias": position_bias,
+        }
+        kwargs |= {name: value for name, value in given.items() if value is not None}
+        return _own_attention(module, query, key, value, attention_mask, kwargs)
+    impl = "auto" if site is None else site.patch.impl
+    out = attend(
+        query,
+        key,
+        value,
+        terms,
+        impl=impl,
+        dropout_p=dropout,
+        scale=scaling,
+        softcap=softcap,
+        sink=s_aux,
+    )
+    return out, None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: dict[str, Any],
+    *,
+    sink: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """`ordinate.attention`, its result as transformers wants it: ``[batch, seq, heads, head_dim]``."""
+    if len({q.dtype, k.dtype, v.dtype}) > 1 and torch.is_autocast_enabled(q.device.type):
+        # Norms and rotations leave autocast's dtype; its matrix products would return to it.
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if sink is None:
+        out = attention(q, k, v, **terms, **options)
+    else:
+        # One more key of logit s and value 0 leaves the weights e^lse / (e^lse + e^s) of what they were.
+        out, lse = attention(q, k, v, **terms, **options, return_lse=True)
+        out = out * torch.sigmoid(lse - sink.reshape(1, -1, 1).to(lse.dtype))[..., None].to(out.dtype)
+    assert isinstance(out, Tensor)
+    return out.transpose(1, 2).contiguous()
+
+
+def _terms(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | Visible | None,
+    is_causal: bool | None,
+    window: int | None,
+) -> dict[str, Any] | None:
+    """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
+    if isinstance(mask, Visible):
+        return mask.terms()
+    if mask is not None or window is not None:
+        return None
+    # No mask at all: transformers then goes by the module, and a single query sees everything.
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if causal and query.shape[2] not in (1, key.shape[2]):
+        return None
+    return {"causal": bool(causal) and query.shape[2] > 1}
+
+
+def _own_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | Visible | None,
+    kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """The implementation the model had before, with the mask it expects."""
+    site = site_of(module)
+    implementation = "sdpa" if site is None else site.implementation
+    if isinstance(mask, Visible):
+        mask = mask.own(implementation)
+    return _implementation(module, implementation)(module, query, key, value, mask, **kwargs)
+
+
+def _implementation(module: nn.Module, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """An attention function by name, looked up where the module's own code would."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    scope = forward_scope(module)
+    known = scope.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
+    return scope["eager_attention_forward"] if name == "eager" else known[name]
+
+
+def forward_scope(module: nn.Module) -> dict[str, Any]:
+    """The global names of the file that a module's class is written in."""
+    scope: dict[str, Any] = inspect.unwrap(type(module).forward).__globals__
+    return scope
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Whether a module's own forward looks its attention up by name."""
+    code = inspect.unwrap(type(module).forward).__code__
+    return "ALL_ATTENTION_FUNCTIONS" in code.co_names

@@ -1,0 +1,434 @@
+"""`patch`: positions and attention of a live model of transformers by ordinate, and back again.
+
+Nothing is copied or renamed: parameters, buffers, module names and ``state_dict`` stay what they are. The model gets
+a config of its own that names the attention implementation ``"ordinate"``, its rotary modules mark what they
+return, and layers older than the attention interface get another forward. `unpatch` takes all of it back.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, get_args
+
+from torch import Tensor, nn
+
+from ..attention.api import Impl
+from ..checks import check_choice
+from ..rotate.rope import RoPE
+from . import patch_layers, patch_rotary
+from .attention_interface import NAME, Site, register, site_of, uses_interface
+from .config import from_config
+from .patch_rotary import Applier, Form, RotarySite, Turn
+from .plan import ConfigError, describe_encoding
+from .visible import Visible
+
+_FORWARDS: dict[str, tuple[Callable, str]] = {
+    "T5Attention": (patch_layers.t5_forward, "T5 buckets"),
+    "MT5Attention": (patch_layers.t5_forward, "T5 buckets"),
+    "UMT5Attention": (patch_layers.umt5_forward, "T5 buckets, a table per layer"),
+    "BloomAttention": (patch_layers.bloom_forward, "ALiBi"),
+    "MptAttention": (patch_layers.mpt_forward, "ALiBi"),
+    "FalconAttention": (patch_layers.falcon_forward, "ALiBi or RoPE"),
+    "GPTJAttention": (patch_layers.gptj_forward, "RoPE, interleaved"),
+}
+_EMBEDS_NOTHING = "transformers is not installed; pip install 'ordinate[hf]'"
+
+
+class PatchedModule(NamedTuple):
+    """One line of a report: modules of one kind, how many, and what was done or why not."""
+
+    name: str
+    kind: str
+    count: int
+    what: str
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What `patch` did to a model and what it left alone."""
+
+    model: str
+    impl: str
+    changed: tuple[PatchedModule, ...]
+    left_alone: tuple[PatchedModule, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}, patched (impl={self.impl!r})"]
+        rows = [("changed", entry) for entry in self.changed]
+        rows += [("left alone", entry) for entry in self.left_alone]
+        for title, entry in rows:
+            count = f" × {entry.count}" if entry.count > 1 else ""
+            lines.append(f"  {title:<10}  {entry.kind}{count} ({entry.name}): {entry.what}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+@dataclass(eq=False)
+class Patch:
+    """The state of one patched model, reached from each of its modules that changed."""
+
+    impl: str
+    sites: list[Site] = field(default_factory=list)
+    hooked: list[nn.Module] = field(default_factory=list)
+    appliers: list[Applier] = field(default_factory=list)
+    # Where a module held a config: the module, the attribute, and the config shared before.
+    shared_configs: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
+    # Each config of this model's own that names us, and the implementation it named before.
+    configs: list[tuple[Any, str]] = field(default_factory=list)
+    calls: list[bool] = field(default_factory=list)
+    late: tuple[Turn, Form] | None = None
+
+    @property
+    def bypasses(self) -> int:
+        return sum(self.calls)
+
+    # Calls that the model's own code must answer
+
+    def enter(self, own: bool) -> None:
+        self.calls.append(own)
+        self._name_implementations()
+
+    def leave(self) -> None:
+        self.calls.pop()
+        self._name_implementations()
+
+    def _name_implementations(self) -> None:
+        for config, before in self.configs:
+            config._attn_implementation_internal = before if self.bypasses else NAME
+
+    # Keys that turn late, because their rotation depends on the length
+
+    def expect_late(self, turn: Turn, form: Form) -> None:
+        if self.late is not None:
+            raise RuntimeError(
+                "keys must reach attention before those of the next layer are turned, with a scaling that "
+                "depends on the length (dynamic NTK, LongRoPE), got a layer that attends in another way"
+            )
+        self.late = (turn, form)
+
+    def turn_late(self, key: Tensor) -> Tensor:
+        """Keys from the cache, unrotated, turned at the length the sequence has now."""
+        if self.late is None:
+            return key
+        (turn, form), self.late = self.late, None
+        return turn.of_keys(form.layout, key.shape[-1], key.shape[-2]).apply(key)
+
+    def rotate(
+        self, module: nn.Module, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What the file of a module applies rotations with, which looks for marks while patched."""
+        (applier,) = patch_rotary.appliers_of(module)
+        turned: tuple[Tensor, Tensor] = applier.scope[applier.name](q, k, cos, sin)
+        return turned
+
+
+def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
+    """Have a live model of transformers rotate and attend by ordinate. The model is changed in place.
+
+    Outputs and gradients stay the same within the rounding of the dtype; parameters are the model's own.
+    It goes on working with ``generate``, caches, padding, training, gradient checkpointing and
+    ``save_pretrained``. A call that asks for attention weights, brings a mask of its own with four
+    dimensions, or uses a static cache is answered by the model's own code, as before.
+
+    Two things do change, for there the model's own code is at odds with itself: dynamic NTK and LongRoPE follow the length
+    of each sequence alone and turn cached keys anew, and a row of padding attends to nothing.
+
+    Args:
+        model: A model of transformers with RoPE, T5's bias or ALiBi.
+        impl: The implementation of `ordinate.attention` to use.
+
+    Returns:
+        What was changed and what was left alone; print it.
+
+    Raises:
+        TypeError: ``model`` is not a model of transformers.
+        ValueError: It is patched already, on the meta device, or has no positions that act in attention.
+    """
+    try:
+        from transformers import PreTrainedModel
+    except ImportError as missing:
+        raise ImportError(f"patch needs transformers: {_EMBEDS_NOTHING.split('; ')[1]}") from missing
+    check_choice("impl", impl, get_args(Impl))
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
+    if any(site_of(module) is not None for module in model.modules()):
+        raise ValueError(f"model must not be patched already, got a patched {type(model).__name__}")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            f"model must have its weights loaded, got {type(model).__name__} on the meta device"
+        )
+    return _Patching(model, impl).run()
+
+
+def unpatch(model: nn.Module) -> None:
+    """Undo `patch`: the model's own code, bit for bit.
+
+    Raises:
+        ValueError: ``model`` is not patched.
+    """
+    site = site_of(model) if isinstance(model, nn.Module) else None
+    if site is None:
+        raise ValueError(f"model must be one that patch was given, got {type(model).__name__}")
+    state = site.patch
+    for module, name, config in state.shared_configs:
+        module.__dict__[name] = config
+    for module in state.hooked:
+        _unhook(module)
+    for applier in state.appliers:
+        applier.remove()
+    for changed in state.sites:
+        changed.restore()
+
+
+class _Patching:
+    """One run of `patch`: look at everything first, then change."""
+
+    def __init__(self, model: Any, impl: str) -> None:
+        self.model, self.patch = model, Patch(impl)
+        self.changed: list[PatchedModule] = []
+        self.left_alone: list[PatchedModule] = []
+        self.names = {module: name for name, module in model.named_modules()}
+
+    def run(self) -> PatchReport:
+        owners = self._owners()
+        rotary = self._rotary(owners)
+        self._refuse_nothing(owners, rotary)
+        register()
+        self._own_configs(owners)
+        for owner, layers in owners.items():
+            self._layers(owner, layers)
+        for module, (owner, found) in rotary.items():
+            site = RotarySite(
+                module,
+                self.patch,
+                owner.config._attn_implementation,
+                sources=found.sources,
+                forms=found.forms,
+            )
+            self._add(site)
+            site.replace_forward(patch_rotary.rotary_forward)
+        appliers = dict.fromkeys(
+            applier
+            for layers in owners.values()
+            for layer in layers
+            for applier in patch_rotary.appliers_of(layer)
+        )
+        for applier in appliers if rotary else ():
+            applier.install()
+            self.patch.appliers.append(applier)
+        self._hook(owners)
+        self.patch._name_implementations()
+        return PatchReport(
+            type(self.model).__name__, self.patch.impl, tuple(self.changed), tuple(self.left_alone)
+        )
+
+    def _add(self, site: Site) -> None:
+        site.module.__dict__["_ordinate"] = site
+        self.patch.sites.append(site)
+
+    # Looking
+
+    def _owners(self) -> dict[Any, list[nn.Module]]:
+        """Models within the model, each with the attention layers ordinate can serve."""
+        owners: dict[Any, list[nn.Module]] = {}
+        others: dict[Any, list[nn.Module]] = {}
+        for owner, module in _with_owner(self.model):
+            if not type(module).__name__.endswith(("Attention", "Attention2")):
+                continue
+            if type(module).__name__ in _FORWARDS or uses_interface(module):
+                owners.setdefault(owner, []).append(module)
+            elif not any(
+                type(part).__name__.endswith("Attention") for part in list(module.modules())[1:]
+            ):
+                others.setdefault(owner, []).append(module)
+        for owner, modules in others.items():
+            self._leave(modules, "its attention has no interface to enter by")
+            if owner in owners:
+                self._leave(owners.pop(owner), "its model also has attention of another kind")
+        main = type(self.model.config.get_text_config())
+        for owner in list(owners):
+            mine = type(owner.config)
+            if mine is not main and mine is not type(self.model.config):
+                self._leave(
+                    owners.pop(owner),
+                    "it sees no text, and positions in it are not of the config's plan",
+                )
+        return owners
+
+    def _rotary(
+        self, owners: dict[Any, list[nn.Module]]
+    ) -> dict[nn.Module, tuple[Any, patch_rotary.Found]]:
+        """Rotary modules that were recognised."""
+        recognised = {}
+        encodings, problem = self._plan()
+        for owner, module in _with_owner(self.model):
+            if owner not in owners or not patch_rotary.is_rotary(module):
+                continue
+            appliers = dict.fromkeys(
+                a for layer in owners[owner] for a in patch_rotary.appliers_of(layer)
+            )
+            found = patch_rotary.recognise(module, encodings, appliers)
+            if not found.sources:
+                reason = problem or "no encoding of the config's plan turns as its code does"
+                self._leave([module], f"rotation by its own code: {reason}")
+                continue
+            recognised[module] = owner, found
+            what = [_source_name(kind, source) for kind, source in found.sources.items()]
+            if found.notes and problem:
+                what.append(problem)
+            self._report(self.changed, [module], "; ".join(dict.fromkeys([*what, *found.notes])))
+        return recognised
+
+    def _plan(self) -> tuple[list[RoPE], str | None]:
+        try:
+            plan = from_config(self.model.config)
+        except ConfigError as problem:
+            return [], str(problem)
+        found = dict.fromkeys(x.encoding for x in plan.layers)
+        return [encoding for encoding in found if isinstance(encoding, RoPE)], None
+
+    def _refuse_nothing(self, owners: dict[Any, list[nn.Module]], rotary: dict[nn.Module, Any]) -> None:
+        kinds = {type(layer).__name__ for layers in owners.values() for layer in layers}
+        if not owners or not (rotary or kinds & set(_FORWARDS)):
+            reasons = "; ".join(f"{entry.kind}: {entry.what}" for entry in self.left_alone)
+            raise ValueError(
+                f"model must turn queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "
+                f"that can be taken over, got {type(self.model).__name__}"
+                + (f" ({reasons})" if reasons else "")
+            )
+
+    # Changing
+
+    def _own_configs(self, owners: dict[Any, list[nn.Module]]) -> None:
+        """Configs of this model's own: they may be shared with models that are not patched."""
+        from transformers import PreTrainedConfig
+
+        memo: dict[int, Any] = {}
+        for module in self.model.modules():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, PreTrainedConfig):
+                    self.patch.shared_configs.append((module, name, value))
+                    module.__dict__[name] = copy.deepcopy(value, memo)
+        for owner in owners:
+            if all(owner.config is not config for config, _ in self.patch.configs):
+                self.patch.configs.append((owner.config, owner.config._attn_implementation))
+
+    def _layers(self, owner: Any, layers: list[nn.Module]) -> None:
+        for layer in layers:
+            site = Site(layer, self.patch, owner.config._attn_implementation)
+            self._add(site)
+            if type(layer).__name__ in _FORWARDS:
+                site.replace_forward(_FORWARDS[type(layer).__name__][0])
+        for kind, alike in _by_kind(layers).items():
+            positions = f", {_FORWARDS[kind][1]}" if kind in _FORWARDS else ""
+            self._report(self.changed, alike, f"attention by ordinate{positions}")
+
+    def _hook(self, owners: dict[Any, list[nn.Module]]) -> None:
+        from transformers import PreTrainedModel
+
+        for module in self.model.modules():
+            if isinstance(module, PreTrainedModel) and any(
+                layers_of in owners for layers_of in module.modules()
+            ):
+                if site_of(module) is None:
+                    self._add(Site(module, self.patch, ""))
+                module.register_forward_pre_hook(_enter, with_kwargs=True)
+                module.register_forward_hook(_leave, always_call=True)
+                self.patch.hooked.append(module)
+
+    # Telling
+
+    def _leave(self, modules: list[nn.Module], why: str) -> None:
+        for alike in _by_kind(modules).values():
+            self._report(self.left_alone, alike, why)
+
+    def _report(self, where: list[PatchedModule], modules: list[nn.Module], what: str) -> None:
+        where.append(
+            PatchedModule(self.names[modules[0]], type(modules[0]).__name__, len(modules), what)
+        )
+
+
+def _source_name(layer_type: str | None, source: patch_rotary.Source) -> str:
+    text = describe_encoding(source) if isinstance(source, RoPE) else "RoPE"
+    return text if layer_type is None else f"{layer_type}: {text}"
+
+
+def _by_kind(modules: list[nn.Module]) -> dict[str, list[nn.Module]]:
+    kinds: dict[str, list[nn.Module]] = {}
+    for module in modules:
+        kinds.setdefault(type(module).__name__, []).append(module)
+    return kinds
+
+
+def _with_owner(model: nn.Module) -> Iterator[tuple[Any, nn.Module]]:
+    """Every module with the innermost model of transformers it is a part of."""
+    from transformers import PreTrainedModel
+
+    def walk(module: nn.Module, owner: nn.Module) -> Iterator[tuple[Any, nn.Module]]:
+        owner = module if isinstance(module, PreTrainedModel) else owner
+        yield owner, module
+        for child in module.children():
+            yield from walk(child, owner)
+
+    yield from walk(model, model)
+
+
+# Hooks of models: calls that are answered by the model's own code ---------------------------------
+
+
+def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    site = site_of(module)
+    assert site is not None
+    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    own = _needs_own_code(module, given)
+    site.patch.enter(own)
+    if own:
+        kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
+    return args, kwargs
+
+
+def _leave(module: Any, args: Any, output: Any) -> None:
+    site = site_of(module)
+    assert site is not None
+    site.patch.leave()
+
+
+def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:
+    weights = given.get("output_attentions")
+    if weights is None:
+        weights = getattr(module.config, "output_attentions", False)
+    masks = [
+        given.get(name)
+        for name in ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
+    ]
+    static = getattr(given.get("past_key_values"), "is_compileable", False)
+    return bool(weights) or bool(static) or any(_is_dense(mask) for mask in masks)
+
+
+def _is_dense(mask: Any) -> bool:
+    if isinstance(mask, dict):
+        return any(_is_dense(part) for part in mask.values())
+    return isinstance(mask, Tensor) and mask.dim() > 2
+
+
+def _own_mask(site: Site, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _own_mask(site, part) for name, part in value.items()}
+    return value.own(site.patch.configs[0][1]) if isinstance(value, Visible) else value
+
+
+def _unhook(module: nn.Module) -> None:
+    for hooks, ours in ((module._forward_pre_hooks, _enter), (module._forward_hooks, _leave)):
+        for key in [key for key, hook in hooks.items() if hook is ours]:
+            del hooks[key]
+            for more in (
+                "_forward_pre_hooks_with_kwargs",
+                "_forward_hooks_with_kwargs",
+                "_forward_hooks_always_called",
+            ):
+                getattr(module, more).pop(key, None)

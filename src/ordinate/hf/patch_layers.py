@@ -1,0 +1,346 @@
+"""Forward passes of the attention layers that transformers wrote before its attention interface.
+
+T5, BLOOM, MPT, Falcon and GPT-J build their bias or rotation and their logits in one method each. These
+take its place: the same projections, caches and results, with attention and its positions by ordinate.
+Each is called as a method of the live module, so parameters are the model's own, read when needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..bias.alibi import alibi_slopes
+from ..bias.t5 import t5_buckets
+from ..bias.types import Bias, DistanceBias, LinearBias
+from ..numerics import compute_dtype, constant
+from ..positions import left_padded, resolve, sequential
+from ..rotate.rope import RoPE
+from .attention_interface import Site, attend, site_of, uses_interface
+from .visible import Visible
+
+
+def _is_ours(site: Site, mask: object) -> bool:
+    """Whether a call is one for ordinate: not bypassed, and with a mask it can describe."""
+    return not site.bypassed and isinstance(mask, Visible) and mask.terms() is not None
+
+
+def _own_mask(site: Site, mask: Any) -> Any:
+    """The mask that a layer's own forward expects."""
+    return mask.own(site.implementation) if isinstance(mask, Visible) else mask
+
+
+def _site(module: nn.Module) -> Site:
+    site = site_of(module)
+    assert site is not None
+    return site
+
+
+def _split(x: Tensor, head_dim: int) -> Tensor:
+    """``[batch, seq, heads · head_dim]`` into ``[batch, heads, seq, head_dim]``."""
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+# T5 ---------------------------------------------------------------------------------------------
+
+
+class SharedTable:
+    """In the place of T5's matrix of biases, passed from the first layer on: the layer that has the table.
+
+    Every layer reads the table anew. It is small, and a checkpointed layer then has its gradient to itself.
+    """
+
+    def __init__(self, owner: nn.Module | None) -> None:
+        self.owner = owner
+
+
+@functools.lru_cache(maxsize=64)
+def _t5_rows(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, tuple[int, ...]]:
+    """The first distance with a row of its own to look up, and the bucket of each from there on."""
+    past = t5_buckets(torch.arange(max_distance + 1), num_buckets, max_distance, bidirectional).tolist()
+    hi = past.index(past[-1])  # from here on every distance shares the last bucket
+    lo = -hi if bidirectional else 0
+    rows = t5_buckets(torch.arange(lo, hi + 1), num_buckets, max_distance, bidirectional)
+    return lo, tuple(rows.tolist())
+
+
+def _t5_bias(owner: Any, q: Tensor, k: Tensor) -> DistanceBias | None:
+    """The bias of a layer's live table, or None for a layer that has none."""
+    if owner is None:
+        return None
+    buckets, far = owner.relative_attention_num_buckets, owner.relative_attention_max_distance
+    lo, rows = _t5_rows(buckets, far, not owner.is_decoder)
+    weight = owner.relative_attention_bias.weight
+    table = weight.to(compute_dtype(q.dtype)).t()[:, constant(rows, torch.int64, weight.device)]
+    return DistanceBias(table, *resolve(q, k, None, None), lo=lo, aligned=True)
+
+
+def _t5_states(
+    self: Any, hidden_states: Tensor, source: Tensor | None, cache: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, and the keys and values of all tokens so far, or of the encoder."""
+    q = _split(self.q(hidden_states), self.key_value_proj_dim)
+    whole = cache
+    if hasattr(whole, "cross_attention_cache"):
+        cache = whole.self_attention_cache if source is None else whole.cross_attention_cache
+    if source is not None and whole is not None and whole.is_updated.get(self.layer_idx):
+        layer = cache.layers[self.layer_idx]
+        return q, layer.keys, layer.values
+    seen = hidden_states if source is None else source
+    k, v = (_split(project(seen), self.key_value_proj_dim) for project in (self.k, self.v))
+    if cache is not None:
+        k, v = cache.update(k, v, self.layer_idx)
+        if source is not None and whole is not cache:
+            whole.is_updated[self.layer_idx] = True
+    return q, k, v
+
+
+def _t5_attend(
+    self: Any, states: tuple[Tensor, Tensor, Tensor], bias: Bias | None, mask: Visible
+) -> Tensor:
+    dropout = self.dropout if self.training else 0.0
+    terms = mask.terms()
+    assert terms is not None
+    out = attend(*states, terms, bias=bias, scale=1.0, dropout_p=dropout, impl=_site(self).patch.impl)
+    return self.o(out.flatten(2))
+
+
+def t5_forward(
+    self: Any,
+    hidden_states: Tensor,
+    mask: Any = None,
+    key_value_states: Tensor | None = None,
+    position_bias: Any = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> tuple[Any, ...]:
+    """T5, mT5 and their kin: the first layer's table serves all layers of a stack."""
+    site = _site(self)
+    if isinstance(position_bias, Tensor) or not _is_ours(site, mask):
+        return site.run_own(
+            hidden_states, mask=_own_mask(site, mask), key_value_states=key_value_states,
+            position_bias=position_bias, past_key_values=past_key_values, **kwargs,
+        )  # fmt: skip
+    if position_bias is None:
+        position_bias = SharedTable(self if self.has_relative_attention_bias else None)
+    states = _t5_states(self, hidden_states, key_value_states, past_key_values)
+    out = _t5_attend(self, states, _t5_bias(position_bias.owner, *states[:2]), mask)
+    # Attention weights were a third result only on request until T5 joined the attention interface.
+    return (out, position_bias, None) if uses_interface(self) else (out, position_bias)
+
+
+def umt5_forward(
+    self: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    past_key_values: Any = None,
+    attention_mask: Any = None,
+    **kwargs: Any,
+) -> tuple[Any, ...]:
+    """UMT5: every layer has a table of its own."""
+    site = _site(self)
+    if not _is_ours(site, attention_mask):
+        mask = _own_mask(site, attention_mask)
+        return site.run_own(
+            hidden_states, encoder_hidden_states=encoder_hidden_states,
+            past_key_values=past_key_values, attention_mask=mask, **kwargs,
+        )  # fmt: skip
+    states = _t5_states(self, hidden_states, encoder_hidden_states, past_key_values)
+    owner = self if self.has_relative_attention_bias else None
+    return _t5_attend(self, states, _t5_bias(owner, *states[:2]), attention_mask), None
+
+
+# ALiBi ------------------------------------------------------------------------------------------
+
+
+def _alibi(
+    slopes: tuple[float, ...], q: Tensor, k: Tensor, seen: Tensor | None, *, scaled: bool = False
+) -> LinearBias:
+    """The line of each head, over distances in tokens: a hole in the mask is no distance.
+
+    Padding at either end changes no distance between tokens, so positions are needed for holes only.
+    """
+    on_device = constant(slopes, compute_dtype(q.dtype), q.device)
+    if seen is None or not _has_holes(seen):
+        queries, keys = resolve(q, k, None, None)
+        return LinearBias(on_device, queries, keys, scaled=scaled, aligned=True)
+    keys = left_padded(seen)
+    return LinearBias(on_device, keys[:, k.shape[2] - q.shape[2] :], keys, scaled=scaled)
+
+
+def _has_holes(seen: Tensor) -> bool:
+    """Whether padding lies between the tokens of a row."""
+    starts = (seen[:, 1:] & ~seen[:, :-1]).sum(-1) + seen[:, 0]
+    return torch.compiler.is_compiling() or bool((starts > 1).any())
+
+
+def bloom_forward(
+    self: Any,
+    hidden_states: Tensor,
+    residual: Tensor,
+    alibi: Tensor,
+    attention_mask: Any,
+    layer_past: Any = None,
+    use_cache: bool = False,
+    output_attentions: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """BLOOM: ALiBi, the residual added here."""
+    site = _site(self)
+    if not _is_ours(site, attention_mask):
+        mask = _own_mask(site, attention_mask)
+        return site.run_own(
+            hidden_states, residual, alibi, mask, layer_past=layer_past,
+            use_cache=use_cache, output_attentions=output_attentions, **kwargs,
+        )  # fmt: skip
+    heads = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, self.head_dim))
+    q, k, v = (part.transpose(1, 2) for part in heads.unbind(-2))
+    if layer_past is not None:
+        k, v = layer_past.update(k, v, self.layer_idx)
+    bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.seen())
+    dropout = self.attention_dropout.p if self.training else 0.0
+    out = attend(
+        q, k, v, attention_mask.terms(), bias=bias,
+        scale=self.inv_norm_factor, dropout_p=dropout, impl=site.patch.impl,
+    )  # fmt: skip
+    projected = self.dense(out.flatten(2))
+    return residual + F.dropout(projected, self.hidden_dropout, self.training), None
+
+
+def mpt_slopes(num_heads: int) -> tuple[float, ...]:
+    """MPT's slopes: for other head counts than powers of two, the steeper half of the power above comes last.
+
+    Example:
+        >>> mpt_slopes(3)
+        (0.0625, 0.00390625, 0.25)
+    """
+    power = 1 << (num_heads - 1).bit_length()
+    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
+    if power != num_heads:
+        slopes = (slopes[1::2] + slopes[::2])[:num_heads]
+    return tuple(slopes)
+
+
+def mpt_forward(
+    self: Any,
+    hidden_states: Tensor,
+    position_bias: Tensor,
+    past_key_values: Any = None,
+    attention_mask: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """MPT: ALiBi with slopes in its own order, by index whatever is padded."""
+    site = _site(self)
+    if not _is_ours(site, attention_mask):
+        mask = _own_mask(site, attention_mask)
+        mask = None if mask is None else mask.to(torch.bool)
+        return site.run_own(
+            hidden_states, position_bias, past_key_values=past_key_values, attention_mask=mask, **kwargs
+        )
+    qkv = self.Wqkv(hidden_states)
+    if self.clip_qkv:
+        qkv = qkv.clamp(min=-self.clip_qkv, max=self.clip_qkv)
+    q, k, v = (_split(part, self.head_dim) for part in qkv.chunk(3, dim=-1))
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, self.layer_idx)
+    bias = None if position_bias is None else _alibi(mpt_slopes(self.n_heads), q, k, None)
+    dropout = self.attn_dropout_p if self.training else 0.0
+    out = attend(
+        q, k, v, attention_mask.terms(), bias=bias,
+        scale=self.softmax_scale, dropout_p=dropout, impl=site.patch.impl,
+    )  # fmt: skip
+    return self.out_proj(out.flatten(2)), None
+
+
+# Falcon -----------------------------------------------------------------------------------------
+
+
+def falcon_forward(
+    self: Any,
+    hidden_states: Tensor,
+    alibi: Tensor | None,
+    attention_mask: Any,
+    position_ids: Tensor | None = None,
+    layer_past: Any = None,
+    use_cache: bool = False,
+    output_attentions: bool = False,
+    position_embeddings: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Falcon: ALiBi multiplied by the softmax scale like the logits, or RoPE."""
+    site = _site(self)
+    if not _is_ours(site, attention_mask):
+        if alibi is not None and isinstance(attention_mask, Visible):
+            raise NotImplementedError(
+                "attention_mask must be causal, with padding at most, for Falcon's ALiBi, got another kind"
+            )
+        mask = _own_mask(site, attention_mask)
+        return site.run_own(
+            hidden_states, alibi, mask, position_ids=position_ids, layer_past=layer_past,
+            use_cache=use_cache, output_attentions=output_attentions,
+            position_embeddings=position_embeddings, **kwargs,
+        )  # fmt: skip
+    q, k, v = (x.transpose(1, 2) for x in self._split_heads(self.query_key_value(hidden_states)))
+    if alibi is None:
+        cos, sin = position_embeddings
+        q, k = site.patch.rotate(self, q, k, cos, sin)
+    if layer_past is not None:
+        k, v = layer_past.update(k, v, self.layer_idx)
+    bias, dropout = None, 0.0
+    if alibi is None:
+        k = site.patch.turn_late(k)
+    else:
+        bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.seen(), scaled=True)
+        dropout = self.attention_dropout.p if self.training else 0.0
+    out = attend(
+        q, k, v, attention_mask.terms(), bias=bias,
+        scale=self.inv_norm_factor, dropout_p=dropout, impl=site.patch.impl,
+    )  # fmt: skip
+    return self.dense(out.flatten(2)), None
+
+
+# GPT-J ------------------------------------------------------------------------------------------
+
+
+def gptj_rotation(module: Any) -> RoPE:
+    """GPT-J's rotation: neighbouring channels, the first ``rotary_dim`` of each head."""
+    return RoPE(module.head_dim, rotary_dim=module.rotary_dim or module.head_dim, layout="interleaved")
+
+
+def gptj_forward(
+    self: Any,
+    hidden_states: Tensor,
+    layer_past: Any = None,
+    attention_mask: Any = None,
+    position_ids: Tensor | None = None,
+    use_cache: bool | None = False,
+    output_attentions: bool | None = False,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """GPT-J: the table of sines and cosines is left unread."""
+    site = _site(self)
+    if not _is_ours(site, attention_mask):
+        mask = _own_mask(site, attention_mask)
+        return site.run_own(
+            hidden_states, layer_past=layer_past, attention_mask=mask, position_ids=position_ids,
+            use_cache=use_cache, output_attentions=output_attentions, **kwargs,
+        )  # fmt: skip
+    q, k, v = (
+        _split(project(hidden_states), self.head_dim)
+        for project in (self.q_proj, self.k_proj, self.v_proj)
+    )
+    if position_ids is None:
+        position_ids = sequential(q.shape[2], device=q.device)
+    q, k = gptj_rotation(self).rotate(q, k, position_ids)
+    if layer_past is not None:
+        k, v = layer_past.update(k, v, self.layer_idx)
+    dropout = self.attn_dropout.p if self.training else 0.0
+    out = attend(
+        q, k, v, attention_mask.terms(),
+        scale=1 / self.scale_attn, dropout_p=dropout, impl=site.patch.impl,
+    )  # fmt: skip
+    return self.resid_dropout(self.out_proj(out.flatten(2))), None

@@ -1,0 +1,143 @@
+"""What a Hugging Face model masks, kept as its description instead of a matrix.
+
+transformers makes masks by calling a function of the attention implementation in use, with the rule (a
+function of two indices), the lengths and the padding. Ours keeps those arguments. From them `Visible`
+gives attention its own terms (causal, window, segments, padding) where the rule is one of transformers'
+named ones, and in any case the very mask that another implementation would have got.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def make_visible(**arguments: Any) -> Visible:
+    """The mask function of the attention implementation ``"ordinate"``."""
+    return Visible(arguments)
+
+
+class Visible:
+    """Who sees whom in one call of a model: the arguments of a mask function of transformers.
+
+    It stands where models expect a mask and pass it on; the little they ask of it on the way
+    (a dtype, a device, a rank) it answers.
+    """
+
+    ndim = 2  # models with ndim 4 would write their bias into it
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+        self._own: dict[str, Tensor | None] = {}
+        self._terms: dict[str, Any] | None = None
+        self._whole: bool | None = None
+
+    def to(self, *args: Any, **kwargs: Any) -> Visible:
+        return self
+
+    def own(self, implementation: str) -> Tensor | None:
+        """The mask that another implementation gets for the same arguments."""
+        if implementation not in self._own:
+            from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+            make = ALL_MASK_ATTENTION_FUNCTIONS[implementation]
+            self._own[implementation] = make(**self.arguments)
+        return self._own[implementation]
+
+    def terms(self) -> dict[str, Any] | None:
+        """The mask as arguments of `ordinate.attention`; None where it is no such mask."""
+        if self._terms is None:
+            self._terms = self._find_terms()
+        return self._terms or None
+
+    def padding(self) -> Tensor | None:
+        """True at keys nobody may see, ``[batch, keys]``; None where every key may be seen."""
+        seen = self.seen()
+        return None if seen is None else ~seen
+
+    def seen(self) -> Tensor | None:
+        """True at real tokens among the keys; None where all are, without a look where nothing was given."""
+        given = self.arguments.get("attention_mask")
+        if given is None:
+            return None
+        start, length = self.arguments.get("kv_offset", 0), self.arguments["kv_length"]
+        seen = given[:, start : start + length]
+        if seen.shape[1] < length:  # what is past the end of the given mask is no token
+            seen = torch.nn.functional.pad(seen, (0, length - seen.shape[1]))
+        # One look for all layers: without padding, kernels have less to do.
+        if self._whole is None:
+            self._whole = not torch.compiler.is_compiling() and bool(seen.all())
+        return None if self._whole else seen
+
+    def _find_terms(self) -> dict[str, Any]:
+        named = self.arguments
+        rules = _named_rules(named["mask_function"])
+        if rules is None:
+            return {}
+        q_offset, kv_offset = named.get("q_offset", 0), named.get("kv_offset", 0)
+        if not (isinstance(q_offset, int) and isinstance(kv_offset, int)):
+            return {}  # a static cache counts on the device
+        causal = any(name == "causal" for name, _ in rules)
+        level = q_offset + named["q_length"] == kv_offset + named["kv_length"]
+        if not level and (causal or len(rules) > 1):
+            return {}  # masks of ours are aligned to the last query and the last key
+        terms: dict[str, Any] = {"causal": causal, "key_padding_mask": self.padding()}
+        for name, value in rules:
+            if name == "window" and causal:
+                terms["window"] = value
+            elif name == "window both ways" and not causal:
+                terms["window"] = value + 1  # theirs counts its end
+            elif name in ("packed", "chunks") and "q_segment_ids" not in terms:
+                terms["q_segment_ids"], terms["k_segment_ids"] = self._segments(name, value)
+            elif name not in ("causal", "both ways"):
+                return {}
+        return terms
+
+    def _segments(self, name: str, value: Any) -> tuple[Tensor, Tensor]:
+        named = self.arguments
+        device = value["left_padding"].device if name == "chunks" else value.device
+        queries = torch.arange(named["q_length"], device=device) + named.get("q_offset", 0)
+        keys = torch.arange(named["kv_length"], device=device) + named.get("kv_offset", 0)
+        if name == "packed":
+            return value[:, queries], value[:, keys]
+        left, size = value["left_padding"].reshape(-1, 1), value["chunk_size"]
+        return tuple(torch.div(i[None] - left, size, rounding_mode="floor") for i in (queries, keys))  # type: ignore[return-value]
+
+
+def _named_rules(function: Callable) -> list[tuple[str, Any]] | None:
+    """The rules a mask function is made of, by name; None if one is not known.
+
+    Functions made by one factory share its code object, so looking at that is exact; what the factory
+    was given is in the closure.
+    """
+    from transformers import masking_utils as theirs
+
+    if function is theirs.causal_mask_function:
+        return [("causal", None)]
+    if function is theirs.bidirectional_mask_function:
+        return [("both ways", None)]
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    if code.co_argcount == 0 and not code.co_freevars and bool(function()):
+        return []  # a rule that looks at nothing and allows all, as some models pass to have a mask made
+    given = inspect.getclosurevars(function).nonlocals
+    if code is theirs.and_masks().__code__:
+        parts = [_named_rules(part) for part in given["mask_functions"]]
+        if any(part is None for part in parts):
+            return None
+        return [rule for part in parts if part is not None for rule in part]
+    if code is theirs.sliding_window_overlay(1).__code__:
+        return [("window", given["sliding_window"])]
+    if code is theirs.sliding_window_bidirectional_overlay(1).__code__:
+        return [("window both ways", given["sliding_window"])]
+    nothing = torch.empty(0)
+    if code is theirs.packed_sequence_mask_function(nothing).__code__:
+        return [("packed", given["packed_sequence_mask"])]
+    if code is theirs.chunked_overlay(1, nothing).__code__:
+        return [("chunks", given)]
+    return None
