@@ -34,7 +34,6 @@ _FORWARDS: dict[str, tuple[Callable, str]] = {
     "FalconAttention": (patch_layers.falcon_forward, "ALiBi or RoPE"),
     "GPTJAttention": (patch_layers.gptj_forward, "RoPE, interleaved"),
 }
-_EMBEDS_NOTHING = "transformers is not installed; pip install 'ordinate[hf]'"
 
 
 class PatchedModule(NamedTuple):
@@ -134,8 +133,9 @@ def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
     ``save_pretrained``. A call that asks for attention weights, brings a mask of its own with four
     dimensions, or uses a static cache is answered by the model's own code, as before.
 
-    Two things do change, for there the model's own code is at odds with itself: dynamic NTK and LongRoPE follow the length
-    of each sequence alone and turn cached keys anew, and a row of padding attends to nothing.
+    Two things do change, for there the model's own code contradicts itself: dynamic NTK and LongRoPE
+    follow the length of each sequence alone and turn cached keys anew; and a query of padding, which sees no
+    token, gives zeros instead of an average of what is masked.
 
     Args:
         model: A model of transformers with RoPE, T5's bias or ALiBi.
@@ -151,7 +151,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
     try:
         from transformers import PreTrainedModel
     except ImportError as missing:
-        raise ImportError(f"patch needs transformers: {_EMBEDS_NOTHING.split('; ')[1]}") from missing
+        raise ImportError("patch needs transformers: pip install 'ordinate[hf]'") from missing
     check_choice("impl", impl, get_args(Impl))
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
