@@ -82,5 +82,5 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].numpy())
+        digest.update(tensors[name].numpy().tobytes())
     return digest.hexdigest()

@@ -38,6 +38,8 @@ class RunConfig:
         device: ``"cpu"`` or ``"cuda"``.
         dtype: Of matrix products, ``"float32"`` or ``"bfloat16"``; weights are float32.
         compile: Whether the model goes through `torch.compile`.
+        deterministic: Whether a GPU must give the same numbers twice, which slows PyTorch's own attention
+            down; a CPU always does.
         text: Files and folders to learn from; empty for Python's own library.
         corpus: Fingerprint of that text, so that records are never mixed with those of another.
     """
@@ -65,6 +67,7 @@ class RunConfig:
     device: str = "cpu"
     dtype: str = "float32"
     compile: bool = False
+    deterministic: bool = True
     text: tuple[str, ...] = ()
     corpus: str = ""
     format: int = FORMAT
@@ -76,7 +79,7 @@ class RunConfig:
         if set(values) != known:
             odd = ", ".join(sorted(set(values) ^ known))
             raise ValueError(f"config must have the fields of RunConfig, differs in: {odd}")
-        frozen = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        frozen: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         return cls(**frozen)
 
     def to_dict(self) -> dict[str, Any]:

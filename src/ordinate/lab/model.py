@@ -77,6 +77,7 @@ class Block(nn.Module):
         # [batch, seq, 3 * d_model] -> three of [batch, heads, seq, head_dim]
         q, k, v = self.qkv(normed).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         seen = attention(q, k, v, encoding, causal=True, x=normed)
+        assert isinstance(seen, Tensor)
         x = x + self.out(seen.transpose(1, 2).flatten(-2))
         return x + self.down(F.gelu(self.up(self.perceptron_norm(x))))
 

@@ -19,6 +19,9 @@ class Progress:
     def end(self) -> None:
         """The phase is over."""
 
+    def run_done(self) -> None:
+        """A run of the comparison is over."""
+
     def say(self, sentence: str) -> None:
         """Something a person should know."""
 
@@ -53,7 +56,7 @@ class PlainProgress(Progress):
     def update(self, done: int, note: str = "") -> None:
         self._done, self._note = done, note
         now = time.monotonic()
-        if now - self._said >= self.every:
+        if now - self._said >= self.every and done < self._total:
             self._said = now
             left = (now - self._started) * (self._total - done) / max(1, done - self._before)
             self.say(f"{self._label} {done}/{self._total}, {note}, {_clock(left)} left")

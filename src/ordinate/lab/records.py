@@ -211,16 +211,19 @@ class MetricsFile:
         self.path = path
         self.metrics = [metric for metric in _whole_lines(path) if keep(metric)]
         write_atomically(path, b"".join(_line(metric) for metric in self.metrics))
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
+        line, size = _line(metric), self._file.tell()
         try:
-            self._file.write(_line(metric))
-            self._file.flush()
+            whole = self._file.write(line) == len(line)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NoRoom(error.errno, f"there is no room on disk for {self.path.name}") from None
-            raise
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            whole = False
+        if not whole:
+            self._file.truncate(size)  # a line is there or it is not
+            raise NoRoom(errno.ENOSPC, f"there is no room on disk for {self.path.name}", str(self.path))
         self.metrics.append(metric)
 
     def of_kind(self, kind: str) -> list[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import statistics
 import time
@@ -51,6 +52,7 @@ def train_and_evaluate(
         processes: Those that train this model together, when there are several.
     """
     progress, processes = progress or Progress(), processes or Processes()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
     finished = processes.main and read_run(directory, config).state == "finished"
     if processes.share(finished):
         return
@@ -169,6 +171,9 @@ class _Run:
         self.config, self.directory = config, directory
         self.progress, self.processes, self.observers = progress, processes, tuple(observers)
         self.task = make_task(config)
+        if config.device == "cuda":
+            torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.model = make_model(config).to(config.device)
         self.optimizer = make_optimizer(self.model, config)
         self.step, self.seconds = 0, 0.0
@@ -261,7 +266,7 @@ class _Run:
 
     def evaluate(self) -> None:
         config = self.config
-        wanted = [(None, length) for length in config.lengths]
+        wanted: list[tuple[str | None, int]] = [(None, length) for length in config.lengths]
         if isinstance(self.model.encoding, RoPE) and self.model.encoding.scaling is None:
             wanted += [(scaling, length) for scaling in config.extensions for length in config.lengths]
         done = {(line["extension"], line["length"]) for line in self.metrics.of_kind("evaluation")}

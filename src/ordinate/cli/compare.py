@@ -1,0 +1,323 @@
+"""``ordinate compare``: train one small model per encoding, test all at longer lengths, and report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from .errors import Misuse
+
+_HELP = "ordinate compare --help"
+
+_EPILOG = """Examples:
+
+\b
+  ordinate compare                                   seven encodings, minutes on two cores
+  ordinate compare rope alibi rope:base=1e6          some, with options
+  ordinate compare rope t5:max_distance=64 --seeds 3 with error bars
+  ordinate compare rope alibi --task copy            another task: passkey, reverse, addition, …
+  ordinate compare rope alibi --text ~/notes         your own text
+  ordinate compare --train-length 128 --lengths 1x,2x,16x
+  ordinate compare --preset gpu --out runs/big       a 25M model, on a GPU
+  ordinate compare --resume --out runs/big           go on where it was stopped
+  torchrun --nproc-per-node 8 -m ordinate compare --preset gpu
+
+Exit code: 0 when every run is finished, 2 for misuse.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("compare", epilog=_EPILOG)(compare_command)
+
+
+def compare_command(
+    names: list[str] | None = typer.Argument(
+        None, metavar="ENCODING", show_default=False,
+        help="Encodings, as in ordinate.create. Default: the preset's.",
+    ),
+    preset: str | None = typer.Option(
+        None, help="quick, standard or gpu: sizes that fit a machine. Default: quick.", show_default=False
+    ),
+    train_length: int | None = typer.Option(None, help="Tokens of a training sequence."),
+    lengths: str | None = typer.Option(
+        None, metavar="N,…", help="Lengths to test at: 128,256 or, times the training length, 1x,2x,8x."
+    ),
+    steps: int | None = typer.Option(None, help="Optimizer steps of a run."),
+    seeds: int | None = typer.Option(None, help="Runs of each encoding, from different seeds."),
+    task: str | None = typer.Option(
+        None, help="language, passkey, copy, reverse, addition, induction or flipflop."
+    ),
+    text: list[str] | None = typer.Option(
+        None, metavar="PATH", help="A file or folder to learn from. Repeatable. Default: Python's library."
+    ),
+    device: str | None = typer.Option(None, help="cpu or cuda."),
+    out: Path | None = typer.Option(None, help="Folder for records and report. Default: runs/<date-time>."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the comparison in --out."),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
+    batch: int | None = typer.Option(None, help="Sequences of a step."),
+    d_model: int | None = typer.Option(None, help="Width of the model."),
+    layers: int | None = typer.Option(None, help="Layers of the model."),
+    heads: int | None = typer.Option(None, help="Heads of a layer."),
+    learning_rate: float | None = typer.Option(None, help="At its highest."),
+    extend: list[str] | None = typer.Option(
+        None, metavar="SCALING", help="Scaling to test a trained RoPE with, or none. Repeatable."
+    ),
+    cluster: str | None = typer.Option(
+        None, metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster (extra: cluster)."
+    ),
+    tensorboard: bool = typer.Option(False, "--tensorboard", help="Also write TensorBoard event files."),
+    report: bool = typer.Option(True, help="Write the report at the end."),
+) -> None:  # fmt: skip
+    """Train the same small Transformer once per encoding, and test each at longer lengths.
+
+    Every encoding gets the same weights to start from, the same batches in the same order and the same
+    number of steps. Records go to --out as they come; a run that is stopped goes on with --resume.
+    """
+    changes = {
+        "train_length": train_length, "steps": steps, "task": task, "device": device, "batch": batch,
+        "d_model": d_model, "num_layers": layers, "num_heads": heads, "learning_rate": learning_rate,
+        "text": tuple(text) if text else None, "lengths": lengths, "extensions": _extensions(extend),
+    }  # fmt: skip
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        _compare(names or [], preset, seeds, given, out, resume, as_json, cluster, tensorboard, report)
+    except Misuse:
+        if _rank():  # of several processes, one speaks
+            raise typer.Exit(2) from None
+        raise
+
+
+def _compare(
+    names: list[str],
+    preset: str | None,
+    seeds: int | None,
+    given: dict[str, Any],
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    cluster: str | None,
+    tensorboard: bool,
+    report: bool,
+) -> None:
+    _check_packages(tensorboard, cluster)
+    # Only now: these import torch, and a mistyped option should be answered at once.
+    from ..lab.processes import Processes
+    from ..lab.progress import PlainProgress, Progress, RichProgress
+    from ..lab.records import NoRoom
+    from ..lab.sweep import check_room, run_all
+
+    if resume:
+        sweep = _resumed(out, names, preset, seeds, given)
+    else:
+        sweep = _planned(out, names, preset, seeds, given)
+    device, batch = sweep.settings["device"], sweep.settings["batch"]
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if batch % size:
+        raise Misuse(f"--batch must be a multiple of the {size} processes, got {batch}", _HELP)
+    processes = Processes.join(device)
+    out = processes.share(out or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S"))
+    assert out is not None
+    again = f"ordinate compare --resume --out {shlex.quote(str(out))}"
+    progress: Progress
+    if processes.rank or not sys.stderr.isatty():
+        progress = Progress() if processes.rank else PlainProgress()
+    else:
+        progress = RichProgress(len(sweep.configs()))
+    try:
+        if processes.main:
+            check_room(sweep, out)
+        with progress:
+            progress.say(f"{len(sweep.configs())} runs, records in {out}")
+            if cluster is None:
+                run_all(sweep, out, progress, observers=_observers(tensorboard), processes=processes)
+            else:
+                from ..lab.cluster import run_on_cluster
+
+                run_on_cluster(sweep, out, cluster, progress)
+    except NoRoom as error:
+        raise Misuse(f"{error.strerror}", f"free some, then {again}") from None
+    except OSError as error:
+        if "room" not in str(error):
+            raise
+        raise Misuse(str(error), "--out on another disk") from None
+    except ArithmeticError as error:
+        raise Misuse(str(error), "a lower --learning-rate") from None
+    except KeyboardInterrupt:
+        print(f"\nstopped; {again} goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        processes.leave()
+    if processes.main:
+        _present(out, as_json, report)
+
+
+def _planned(
+    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any]
+):
+    """A new comparison, every part of it checked before anything is written."""
+    from ..lab.sweep import plan
+
+    if out is not None and (out / "sweep.json").exists():
+        raise Misuse(
+            f"--out must be a new folder, got {out}, which holds a comparison",
+            f"ordinate compare --resume --out {shlex.quote(str(out))}",
+        )
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Misuse(f"--out must be a new or empty folder, got {out}", _HELP)
+    command = _command_line(names, preset, seeds, given)
+    try:
+        changes = {**given}
+        if "lengths" in changes:
+            changes["lengths"] = _lengths(changes["lengths"], changes, preset or "quick")
+        return plan(preset or "quick", names, seeds=seeds, command=command, **changes)
+    except (ValueError, TypeError, OSError) as error:
+        raise Misuse(_in_options(str(error)), _hint_for(str(error))) from None
+
+
+def _resumed(
+    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any]
+):
+    """A comparison on disk, with encodings or seeds added to it if asked."""
+    from ..lab.config import RunConfig
+    from ..lab.records import Sweep
+    from ..lab.sweep import check_config
+    from ..lab.train import make_encoding, make_task
+
+    if out is None:
+        raise Misuse("--resume needs --out, the folder of the comparison to go on with", _HELP)
+    try:
+        sweep = Sweep.load(out)
+        config = RunConfig.from_dict({"spec": "none", "seed": 0, **sweep.settings})
+        check_config(config)
+        make_task(config)
+        for spec in names:
+            make_encoding(spec, config)
+    except (ValueError, TypeError, OSError) as error:
+        raise Misuse(_in_options(str(error)), _hint_for(str(error))) from None
+    if preset is not None:
+        raise Misuse("--preset must be left out with --resume, whose settings are on disk", _HELP)
+    for name, value in given.items():
+        held = getattr(config, name)
+        if name == "lengths":
+            named = _lengths(value, {"train_length": config.train_length}, "quick")
+            value = tuple(sorted({config.train_length, *named}))
+        if value != held:
+            option = _option(name)
+            raise Misuse(
+                f"{option} must be {held} as the comparison in {out} has it, got {value}",
+                "another --out for another comparison",
+            )
+    count = max(len(sweep.seeds), seeds or 0)
+    arms = tuple(dict.fromkeys((*sweep.arms, *names)))
+    return dataclasses.replace(sweep, arms=arms, seeds=tuple(range(count)))
+
+
+def _lengths(text: str, changes: dict[str, Any], preset: str) -> tuple[int, ...]:
+    """``"128,256"`` and ``"1x,2x"``, or both."""
+    from ..lab.presets import PRESETS
+
+    if preset not in PRESETS:
+        return ()  # refused by name in a moment
+    train_length = changes.get("train_length") or PRESETS[preset].config().train_length
+    found = []
+    for part in text.replace(" ", "").split(","):
+        try:
+            found.append(int(float(part[:-1]) * train_length) if part.endswith("x") else int(part))
+        except (ValueError, OverflowError):
+            raise ValueError(f"lengths must be numbers such as 128,256 or 1x,2x, got {part!r}") from None
+    return tuple(found)
+
+
+def _extensions(extend: list[str] | None) -> tuple[str, ...] | None:
+    if not extend:
+        return None
+    return () if extend == ["none"] else tuple(extend)
+
+
+def _observers(tensorboard: bool) -> Callable[[Path], Iterable[Any]]:
+    if not tensorboard:
+        return lambda directory: ()
+    from ..lab.tensorboard import EventFile
+
+    return lambda directory: (EventFile(directory / "tensorboard"),)
+
+
+def _check_packages(tensorboard: bool, cluster: str | None) -> None:
+    needed = {"safetensors": "lab"}
+    if tensorboard:
+        needed["tensorboard"] = "tensorboard"
+    if cluster is not None:
+        needed["ray"] = "cluster"
+    for package, extra in needed.items():
+        if find_spec(package) is None:
+            raise Misuse(
+                f"ordinate compare needs {package} for this, not installed here",
+                f"pip install 'ordinate[{extra}]'",
+            )
+
+
+_OPTIONS = {"num_layers": "--layers", "num_heads": "--heads", "extensions": "--extend"}
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _in_options(sentence: str) -> str:
+    """A message about a setting, said of the option that gives it."""
+    first, _, rest = sentence.partition(" ")
+    options = ("train_length", "lengths", "steps", "seeds", "text", "device", "batch", "d_model",
+               "num_layers", "num_heads", "learning_rate")  # fmt: skip
+    return f"{_option(first)} {rest}" if first in options else sentence
+
+
+def _hint_for(sentence: str) -> str:
+    return "ordinate list" if "unknown encoding" in sentence else _HELP
+
+
+def _command_line(names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any]) -> str:
+    """The command that does this again, without where its records went."""
+    words = ["ordinate", "compare", *names]
+    for name, value in {"preset": preset, **given, "seeds": seeds}.items():
+        if value is None:
+            continue
+        several = value if isinstance(value, tuple) else (value,)
+        for one in several or ("none",):
+            words += [_option(name), str(one)]
+    return shlex.join(words)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _present(out: Path, as_json: bool, write: bool) -> None:
+    """Write the report, where there is something to draw it with, and print what came out."""
+    # Only here: a machine that only trains has no need of what draws.
+    from .report import make_report, print_report
+
+    try:
+        report = make_report(out, write=write)
+    except Misuse as misuse:
+        print(f"no report is written: {misuse}\n\nhint: {misuse.hint}", file=sys.stderr)
+        report = make_report(out, write=False)
+    for one in report.left_out:
+        print(f"left out: {one}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"out": str(out), **report.to_dict()}, indent=2, ensure_ascii=False))
+        return
+    print_report(Console(), report)
+    for path in report.files[:1]:
+        print(f"\nreport: {path}", file=sys.stderr)

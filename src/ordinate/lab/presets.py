@@ -1,0 +1,63 @@
+"""Comparisons of three sizes, each fitted to a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .config import RunConfig
+
+_SCALINGS = ("linear:factor=8", "ntk:factor=8", "yarn:factor=8", "dynamic:factor=1")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Arms, number of seeds, and what differs from `RunConfig`'s defaults."""
+
+    about: str
+    arms: tuple[str, ...]
+    seeds: int
+    settings: dict[str, Any]
+
+    def config(self, **changes: Any) -> RunConfig:
+        """The config of this preset's runs, but for the encoding."""
+        return RunConfig("none", **{**self.settings, **changes})
+
+
+#: Tables of a relative bias reach as far as training does: a row that never learned says nothing. Where
+#: distances share a row, the last must be among those seen.
+PRESETS: dict[str, Preset] = {
+    "quick": Preset(
+        "minutes on two cores",
+        ("none", "learned", "sinusoidal", "rope", "alibi", "t5:max_distance=64", "clipped:max_distance=32"),
+        1,
+        {"extensions": _SCALINGS},
+    ),
+    "standard": Preset(
+        "hours on two cores: three seeds, a longer training length",
+        (
+            "none", "learned", "sinusoidal", "rope", "alibi", "t5", "clipped:max_distance=64",
+            "shaw:max_distance=16",
+        ),
+        3,
+        {
+            "train_length": 128, "lengths": (128, 192, 256, 512, 1024, 2048), "steps": 3000,
+            "num_layers": 4, "d_model": 192, "warmup": 200, "learning_rate": 2e-3,
+            "evaluation_tokens": 131072, "extensions": _SCALINGS, "validate_every": 250,
+        },
+    ),
+    "gpu": Preset(
+        "about two minutes a run on one data-centre GPU",
+        (
+            "none", "learned", "sinusoidal", "rope", "alibi", "t5", "clipped", "shaw", "rope:base=1e6",
+        ),
+        1,
+        {
+            "train_length": 512, "lengths": (512, 576, 640, 768, 1024, 2048, 4096, 8192, 16384, 32768),
+            "steps": 2000, "batch": 64, "num_layers": 8, "d_model": 512, "num_heads": 8,
+            "learning_rate": 1e-3, "warmup": 200, "evaluation_tokens": 1048576, "last_tokens": 64,
+            "extensions": _SCALINGS, "validate_every": 250, "checkpoint_every": 500,
+            "device": "cuda", "dtype": "bfloat16", "compile": True,
+        },
+    ),
+}  # fmt: skip

@@ -1,0 +1,146 @@
+"""A comparison: every encoding with every seed, planned whole before the first step is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ordinate
+
+from ..checks import check_choice, check_number, check_positive_int, nearest
+from .config import RunConfig
+from .corpus import load_corpus
+from .cost import parameters_of
+from .presets import PRESETS
+from .processes import Processes
+from .progress import Progress
+from .records import Sweep
+from .tasks import TASKS, Language
+from .train import Observer, make_encoding, make_model, train_and_evaluate
+
+
+def plan(
+    preset: str = "quick",
+    arms: Sequence[str] = (),
+    *,
+    seeds: int | None = None,
+    command: str = "",
+    **changes: Any,
+) -> Sweep:
+    """A comparison from a preset, other encodings and changed settings, checked to the last.
+
+    Args:
+        preset: A name of `PRESETS`.
+        arms: Encodings, as in `ordinate.create`; default the preset's.
+        seeds: How many; default the preset's.
+        changes: Fields of `RunConfig`. ``lengths`` always holds the training length too; without it they
+            keep the preset's proportions to a changed one.
+
+    Raises:
+        ValueError, TypeError, FileNotFoundError: A setting breaks a rule; the message says which.
+
+    Example:
+        >>> sweep = plan(arms=["rope", "alibi"], train_length=32, steps=10, task="copy")
+        >>> len(sweep.configs()), sweep.settings["lengths"]
+        (2, [32, 48, 64, 128, 256])
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}")
+    chosen = PRESETS[preset]
+    count = chosen.seeds if seeds is None else seeds
+    check_positive_int("seeds", count)
+    config = chosen.config(**changes)
+    if "lengths" not in changes and config.train_length >= 1:
+        usual = chosen.config()
+        stretched = (length * config.train_length // usual.train_length for length in usual.lengths)
+        config = dataclasses.replace(config, lengths=tuple(stretched))
+    config = dataclasses.replace(config, lengths=tuple(sorted({config.train_length, *config.lengths})))
+    check_config(config)
+    if config.task == "language":
+        corpus = load_corpus(config.text)
+        Language(corpus).check_lengths(config.train_length, config.lengths)
+        config = dataclasses.replace(config, corpus=corpus.fingerprint)
+    specs = tuple(dict.fromkeys(arms or chosen.arms))
+    for spec in specs:
+        make_encoding(spec, config)
+    return Sweep(specs, tuple(range(count)), config.settings(), command, ordinate.__version__)
+
+
+def check_config(config: RunConfig) -> None:
+    """Every setting that all runs share."""
+    if config.task not in TASKS:
+        raise ValueError(f"unknown task {config.task!r}{nearest(config.task, TASKS)}")
+    needed = TASKS[config.task].minimum_length
+    for length in (config.train_length, *config.lengths):
+        name = "train_length" if length == config.train_length else "lengths"
+        check_positive_int(name, length)
+        if length < needed:
+            raise ValueError(f"{name} must be at least {needed} for task {config.task!r}, got {length}")
+    for name in (
+        "steps", "batch", "d_model", "num_layers", "num_heads", "evaluation_tokens", "last_tokens",
+        "validate_every", "checkpoint_every",
+    ):  # fmt: skip
+        check_positive_int(name, getattr(config, name))
+    check_positive_int("warmup", config.warmup, minimum=0)
+    for name in ("learning_rate", "encoding_rate", "clip"):
+        check_number(name, getattr(config, name), above=0)
+    check_number("weight_decay", config.weight_decay, at_least=0)
+    if config.d_model % config.num_heads:
+        raise ValueError(
+            f"d_model must be a multiple of num_heads {config.num_heads}, got {config.d_model}"
+        )
+    check_choice("dtype", config.dtype, ("float32", "bfloat16"))
+    check_choice("device", config.device, ("cpu", "cuda"))
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device must be one that is there, got 'cuda', which PyTorch does not find")
+    for scaling in config.extensions:
+        make_encoding(f"rope+{scaling}", config)
+
+
+def check_room(sweep: Sweep, out: Path) -> None:
+    """There must be room for the checkpoints and weights of all runs.
+
+    Raises:
+        OSError: There is not.
+    """
+    config = sweep.configs()[0]
+    weights = 4 * parameters_of(make_model(config))
+    # Finished runs keep their weights; the one in progress has two checkpoints while it replaces one.
+    needed = weights * len(sweep.configs()) + 6 * weights + 300 * config.steps * len(sweep.configs())
+    folder = out
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"out must have room for {needed / 1e6:,.0f} MB, got {out} with {free / 1e6:,.0f} MB free"
+        )
+
+
+def run_all(
+    sweep: Sweep,
+    out: Path,
+    progress: Progress | None = None,
+    *,
+    observers: Callable[[Path], Iterable[Observer]] = lambda directory: (),
+    processes: Processes | None = None,
+) -> None:
+    """Do every run that is not finished, one after the other, in this process."""
+    progress, processes = progress or Progress(), processes or Processes()
+    if processes.main:
+        sweep.save(out)
+    for config in sweep.configs():
+        directory = sweep.directory(out, config)
+        train_and_evaluate(
+            config,
+            directory,
+            progress if processes.main else Progress(),
+            observers=observers(directory) if processes.main else (),
+            processes=processes,
+        )
+        progress.run_done()

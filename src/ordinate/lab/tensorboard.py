@@ -1,0 +1,34 @@
+"""A run's numbers as TensorBoard event files, besides its records."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .records import Metric
+
+
+class EventFile:
+    """Takes the lines of a run's metrics as they come.
+
+    An interrupted run begins its events anew from its records, so no step is there twice.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        shutil.rmtree(directory, ignore_errors=True)
+        self._writer = SummaryWriter(str(directory))
+
+    def __call__(self, metric: Metric) -> None:
+        if metric["kind"] in ("train", "validation"):
+            for name in ("loss", "grad_norm", "learning_rate"):
+                if name in metric:
+                    self._writer.add_scalar(f"{metric['kind']}/{name}", metric[name], metric["step"])
+        elif metric["kind"] == "evaluation" and metric["refused"] is None:
+            # The length takes the place of the step, so that a curve over lengths can be looked at.
+            arm = metric["extension"] or "as trained"
+            for name in ("loss", "last_loss", "windowed_loss", "accuracy"):
+                if metric[name] is not None:
+                    self._writer.add_scalar(f"length/{arm}/{name}", metric[name], metric["length"])
+        self._writer.flush()
