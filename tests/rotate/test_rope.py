@@ -148,3 +148,21 @@ def test_the_mscale_of_deepseek_multiplies_the_softmax_scale():
     q, k, v = torch.randn(3, 1, 2, 6, 8).unbind()
     explicit = ordinate.attention(q, k, v, rope, causal=True, scale=1.58962617 / math.sqrt(8))
     torch.testing.assert_close(ordinate.attention(q, k, v, rope, causal=True), explicit)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_however_the_input_lies_in_memory_the_numbers_are_the_same(layout, dtype):
+    rotation = RoPE(16, rotary_dim=12, layout=layout).at(torch.arange(40))
+    content = torch.randn(2, 3, 40, 16).to(dtype)
+    wanted = rotation.apply(content)
+    held = {
+        "as models hold it": content.transpose(1, 2).contiguous().transpose(1, 2),
+        "channels outermost": content.transpose(-1, -2).contiguous().transpose(-1, -2),
+        "a slice at an odd offset": torch.nn.functional.pad(content, (1, 2))[..., 1:17],
+        "every second channel": content.repeat_interleave(2, dim=-1)[..., ::2],
+    }
+    for name, x in held.items():
+        torch.testing.assert_close(rotation.apply(x), wanted, rtol=0, atol=0, msg=name)
+    one_head = content[:, :1].expand(-1, 3, -1, -1)
+    torch.testing.assert_close(rotation.apply(one_head)[:, 2], wanted[:, 0], rtol=0, atol=0)

@@ -19,7 +19,7 @@ from .layout import Layout
 # On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
 # copy stays near the cache. Not less: every operation waits for all threads, which on a busy machine takes
 # longer than the arithmetic of a small block.
-_CHANNELS_PER_THREAD = 2**18
+_CHANNELS_PER_THREAD = 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,12 +247,18 @@ def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tens
         x, turned = x[..., :rotary_dim], out[..., :rotary_dim]
     if layout == "interleaved":
         cos, sin = (table.repeat_interleave(2, dim=-1) for table in (cos, sin))
+    else:
+        cos = torch.cat((cos, cos), dim=-1)
     as_it_lies = x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x))
     step = x.shape[-2]
     if x.device.type == "cpu" and not as_it_lies:
         share = _CHANNELS_PER_THREAD * torch.get_num_threads() / max(x.numel(), 1)
         step = max(1, math.ceil(step * min(share, 1.0)))
-    wide, spare = (cos.new_empty(*x.shape[:-2], step, rotary_dim) for _ in range(2))
+    # In the order in which x lies, so that a copy runs along memory on both sides.
+    order = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
+    wide, spare = (
+        torch.empty_like(x[..., :step, :], dtype=cos.dtype, memory_format=order) for _ in range(2)
+    )
     for to, given, cos_rows, sin_rows in _blocks(step, turned, x, cos, sin):
         if given.shape[-2] < step:  # the last block
             wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
@@ -281,9 +287,9 @@ def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layou
     """
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
-        out_a, out_b = out.chunk(2, dim=-1)
-        torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-1)
-        torch.mul(b, cos, out=out_b).addcmul_(a, sin)
+        out_a, out_b = torch.mul(x, cos, out=out).chunk(2, dim=-1)
+        out_a.addcmul_(b, sin, value=-1)
+        out_b.addcmul_(a, sin)
     else:
         # Times i, each pair (a, b) becomes (-b, a), exactly, and nothing is read with gaps.
         torch.mul(_as_complex(x), 1j, out=_as_complex(spare))
