@@ -520,3 +520,21 @@ def test_compiles_without_breaks_and_once_for_all_lengths(device):
     with torch._dynamo.config.patch(error_on_recompile=True):
         for length in (18, 33, 20):
             torch.testing.assert_close(run(compiled, length), run(step, length))
+
+@pytest.mark.parametrize("bias", ["line", "line_symmetric", "t5_both_ways", "kerple", "gates"])
+def test_what_a_bias_learns_is_free_of_the_rounding_of_the_output(bias):
+    """The output is rounded to float16; sums of thousands of logits' gradients are not off by that."""
+    sizes = Sizes(q_len=70, k_len=70, batch=2, heads=2, kv_heads=2, head_dim=16, v_dim=16)
+    case = Case(bias, "causal", sizes=sizes, dtype=torch.float16)
+    leaves = case.leaves()
+    double = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
+    learned = [name for name in leaves if name not in ("q", "k", "v")]
+    found, exact = (
+        torch.autograd.grad(out, [given[name] for name in learned], pull.to(out.dtype))
+        for given, impl in ((leaves, "fused"), (double, "reference"))
+        for out in [ordinate.attention(**case.arguments(given), impl=impl)]
+        for pull in [torch.randn(out.shape, generator=torch.Generator().manual_seed(7)).half()]
+    )
+    for name, ours, wanted in zip(learned, found, exact, strict=True):
+        error = float((ours.double() - wanted).abs().max() / wanted.abs().max())
+        assert error < 1e-5, f"{name} is off by {error:.1e} of the largest"

@@ -237,8 +237,9 @@ def backward(
         return tuple(grads.values())  # type: ignore[return-value]
     batch, heads, q_len, _ = q.shape
     shared = torch.empty_like(lse)
+    lse_pull = None if grad_lse is None else grad_lse.contiguous()
     attention_backward._shared_kernel[(-(-q_len // 64), batch * heads)](
-        out, grad, lse if grad_lse is None else grad_lse.contiguous(), shared,
+        out, grad, lse if lse_pull is None else lse_pull, shared,
         *out.stride()[:3], *grad.stride()[:3], heads, q_len,
         V_DIM=v.shape[-1], DV=_padded(v.shape[-1]), M=64, GRAD_LSE=grad_lse is not None,
     )  # fmt: skip
@@ -247,7 +248,9 @@ def backward(
         "shared_ptr": shared, **launch.pointers(), **launch.strides(), **_strides("grad", grad),
         **launch.scalars(), **launch.flags(),
     }  # fmt: skip
-    _queries_backward(launch, common, grads, grad_table, grad_row)
+    # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
+    summed = grad_slopes or grad_table or grad_key or grad_row
+    _queries_backward(launch, common, grads, lse_pull, grad_table, grad_row, summed)
     _keys_backward(launch, common, grads, grad_slopes, grad_key)
     if grad_table and aligned:
         _table_backward(launch, common, grads["table"])
@@ -261,8 +264,9 @@ def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
 
 
 def _queries_backward(
-    launch: _Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_table: bool, grad_row: bool
-) -> None:
+    launch: _Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_lse: Tensor | None,
+    grad_table: bool, grad_row: bool, balanced: bool,
+) -> None:  # fmt: skip
     batch, heads, q_len, _ = launch.q.shape
     ends = grad_table or grad_row
     past, future = (torch.empty(batch, heads, q_len, device=launch.q.device) for _ in range(2))
@@ -274,8 +278,9 @@ def _queries_backward(
         **common, **launch.tiles(config["M"], config["N"], of_queries=True),
         grad_q_ptr=grads["q"], **_strides("grad_q", grads["q"]),
         grad_row_ptr=row_grad if grad_row else past, grad_table_ptr=grads["table"] if grad_table else past,
-        past_ptr=past, future_ptr=future, ENDS=ends, GRAD_ROW=grad_row,
-        SCATTER=grad_table and not launch.aligned, **config,
+        past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
+        ENDS=ends, GRAD_ROW=grad_row, SCATTER=grad_table and not launch.aligned,
+        BALANCED=balanced, GRAD_LSE=grad_lse is not None, **config,
     )  # fmt: skip
     if grad_table:
         grads["table"][:, -1] += past.sum(dim=(0, 2))

@@ -3,6 +3,11 @@
 Both kernels compute the logits again from q, k and the saved logsumexp. With ``p`` the weights and
 ``g`` the gradient of the output, the gradient of the logits is ``p · (g·v - shared)``, where ``shared`` is
 ``g·out`` of the row (less the gradient of its logsumexp).
+
+The output was rounded when it was stored, and so is ``shared``. Over a row the error is the same for all
+keys and cannot average out in a sum over pairs, as gradients of slopes and tables are. But the weights of
+a row add up to one, so its logits' gradients must add up to the gradient of its logsumexp: the first
+kernel measures by how much they do not, and what comes after it gets a ``shared`` without the error.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def _pull_to_queries(
-    grad_q, past, future, q_tile, grad_tile, lse, shared, start, end,
+    grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
@@ -47,7 +52,7 @@ def _pull_to_queries(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    SCATTER: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
@@ -88,19 +93,30 @@ def _pull_to_queries(
         if DROPOUT:
             grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
         grad_logits = weights * (grad_weights - shared[:, None])
+        if BALANCED:
+            total += tl.sum(grad_logits, 1)
         if ENDS:
             if FAR == 1:
                 past += tl.sum(grad_logits, 1)
+                if BALANCED:
+                    past_weight += tl.sum(weights, 1)
             elif FAR == -1:
                 future += tl.sum(grad_logits, 1)
+                if BALANCED:
+                    future_weight += tl.sum(weights, 1)
             else:
                 distance = q_pos - k_pos
                 if TABLE:
                     lo, hi = table_lo, table_lo + table_len - 1
                 else:
                     lo, hi = row_lo, row_lo + row_len - 1
-                past += tl.sum(tl.where(distance >= hi, grad_logits, 0.0), 1)
-                future += tl.sum(tl.where((distance <= lo) & (distance < hi), grad_logits, 0.0), 1)
+                is_past = distance >= hi
+                is_future = (distance <= lo) & (distance < hi)
+                past += tl.sum(tl.where(is_past, grad_logits, 0.0), 1)
+                future += tl.sum(tl.where(is_future, grad_logits, 0.0), 1)
+                if BALANCED:
+                    past_weight += tl.sum(tl.where(is_past, weights, 0.0), 1)
+                    future_weight += tl.sum(tl.where(is_future, weights, 0.0), 1)
                 inside = (
                     (distance > lo) & (distance < hi) & (qi[:, None] < q_len) & (kj[None, :] < k_len)
                 )
@@ -116,12 +132,12 @@ def _pull_to_queries(
         grad_q = tl.dot(
             grad_scores.to(k_tile.dtype), tl.trans(k_tile), grad_q, input_precision=PRECISION
         )
-    return grad_q, past, future
+    return grad_q, total, past, future, past_weight, future_weight
 
 
 @triton.jit
 def _attention_bwd_q_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
     grad_table_ptr, past_ptr, future_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
@@ -137,7 +153,7 @@ def _attention_bwd_q_kernel(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, SHORT: tl.constexpr,
+    SCATTER: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
@@ -192,8 +208,11 @@ def _attention_bwd_q_kernel(
         M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
     )  # fmt: skip
     grad_q = tl.zeros([M, D], dtype=tl.float32)
+    total = tl.zeros([M], dtype=tl.float32)
     past = tl.zeros([M], dtype=tl.float32)
     future = tl.zeros([M], dtype=tl.float32)
+    past_weight = tl.zeros([M], dtype=tl.float32)
+    future_weight = tl.zeros([M], dtype=tl.float32)
     for part in tl.static_range(5):
         first, last = start, full_start
         if part == 1:
@@ -208,8 +227,8 @@ def _attention_bwd_q_kernel(
             part == 2 or part == 4 or (part == 0 and WINDOWED)
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
         ):  # fmt: skip
-            grad_q, past, future = _pull_to_queries(
-                grad_q, past, future, q_tile, grad_tile, lse, shared, first, last,
+            grad_q, total, past, future, past_weight, future_weight = _pull_to_queries(
+                grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
                 table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr + h64 * table_len, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
@@ -217,13 +236,20 @@ def _attention_bwd_q_kernel(
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW, SCATTER,
-                SHORT, part,
+                BALANCED, SHORT, part,
             )  # fmt: skip
     tl.store(
         grad_q_ptr + b64 * grad_q_batch + h64 * grad_q_head + rows * grad_q_stride + d[None, :],
         (grad_q * scale).to(grad_q_ptr.dtype.element_ty),
         mask=in_rows[:, None] & (d[None, :] < HEAD_DIM),
     )
+    if BALANCED:
+        surplus = total
+        if GRAD_LSE:
+            surplus -= tl.load(grad_lse_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
+        tl.store(shared_ptr + bh64 * q_len + qi, shared + surplus, mask=in_rows)
+        past -= surplus * past_weight
+        future -= surplus * future_weight
     if ENDS:
         tl.store(past_ptr + bh64 * q_len + qi, past, mask=in_rows)
         tl.store(future_ptr + bh64 * q_len + qi, future, mask=in_rows)
