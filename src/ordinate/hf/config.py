@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..checks import nearest
 from .families import FAMILIES, TEXT_PARTS, WRAPPERS
@@ -15,6 +15,7 @@ from .rope import DIALECTS, Dialect
 from .source import as_settings, load
 
 
+@runtime_checkable
 class ConfigObject(Protocol):
     """Anything with ``to_dict()``, such as a PretrainedConfig of transformers."""
 

@@ -106,8 +106,10 @@ def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
     """The rotation of one layer type."""
     part, model = source.part, source.model
     rope_type = _rope_type(part, {**_ALIASES, **source.rules.aliases})
-    base = _either(part, model, source.theta_key, "rope_theta", "the base of the rotary frequencies")
-    base = Reader.checked_number(*base, above=1, least=None, most=1e15)
+    key, value = _either(
+        part, model, source.theta_key, "rope_theta", "the base of the rotary frequencies"
+    )
+    base = Reader.checked_number(key, value, above=1, least=None, most=1e15)
     rotary_dim, fraction = _rotary_dim(source, proportional=rope_type == "proportional")
     scaling = None
     if rope_type != "default":

@@ -59,19 +59,22 @@ def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
     overrides = reader.part("per_layer_config")
     if overrides is None:
         return {FULL: wide}
-    found: dict[str, set[int]] = {kind: set() for kind in kinds}
-    for index, kind in enumerate(kinds):
-        layer = overrides.part(str(index))
-        narrow = reader.peek("head_dim")
-        given = (
-            narrow
-            if layer is None
-            else layer.integer("head_dim", "channels of a head", narrow, most=MOST_CHANNELS)
-        )
-        found[kind].add(given)
+    narrow = reader.peek("head_dim")
+    widths = [narrow] * len(kinds)
+    for key in overrides.values:  # written with leading zeros
+        if not key.isdecimal() or len(key) > 8 or int(key) >= len(kinds):
+            raise ConfigError(
+                f"{overrides.path}{key[:40]} must be the index of a layer, of {len(kinds)}, got {key[:40]!r}"
+            )
+        layer = overrides.part(key)
         if layer is not None:
+            widths[int(key)] = layer.integer(
+                "head_dim", "channels of a head", narrow, most=MOST_CHANNELS
+            )
             layer.refuse_rest()
-    overrides.refuse_rest(lambda key: True)
+    found: dict[str, set[int]] = {kind: set() for kind in kinds}
+    for kind, width in zip(kinds, widths, strict=True):
+        found[kind].add(width)
     for kind, sizes in found.items():
         if len(sizes) > 1:
             raise ConfigError(
