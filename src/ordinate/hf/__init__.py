@@ -2,6 +2,10 @@
 
 from .config import from_config as from_config
 from .float32 import checkpoint_inv_freq as checkpoint_inv_freq
+from .patch import PatchedModule as PatchedModule
+from .patch import PatchReport as PatchReport
+from .patch import patch as patch
+from .patch import unpatch as unpatch
 from .plan import ConfigError as ConfigError
 from .plan import LayerPlan as LayerPlan
 from .plan import Plan as Plan
