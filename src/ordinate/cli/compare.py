@@ -147,11 +147,9 @@ def _compare(
 
                 run_on_cluster(sweep, out, cluster, progress)
     except NoRoom as error:
-        raise Misuse(f"{error.strerror}", f"free some, then {again}") from None
-    except OSError as error:
-        if "room" not in str(error):
-            raise
-        raise Misuse(str(error), "--out on another disk") from None
+        started = (out / "sweep.json").exists()
+        hint = f"free some, then {again}" if started else "--out on another disk"
+        raise Misuse(_in_options(str(error)), hint) from None
     except ArithmeticError as error:
         raise Misuse(str(error), "a lower --learning-rate") from None
     except KeyboardInterrupt:
@@ -279,7 +277,7 @@ def _in_options(sentence: str) -> str:
     """A message about a setting, said of the option that gives it."""
     first, _, rest = sentence.partition(" ")
     options = ("train_length", "lengths", "steps", "seeds", "text", "device", "batch", "d_model",
-               "num_layers", "num_heads", "learning_rate")  # fmt: skip
+               "num_layers", "num_heads", "learning_rate", "out")  # fmt: skip
     return f"{_option(first)} {rest}" if first in options else sentence
 
 

@@ -27,8 +27,8 @@ class RunConfig:
         steps, batch: Optimizer steps, and sequences in each (over all processes together).
         learning_rate: At the end of the warm-up; a cosine brings it to a tenth.
         warmup: Steps until the learning rate is reached.
-        encoding_rate: How much faster an encoding's own parameters learn: a table of logits starts
-            at zero and has a longer way to go than weights that start at random.
+        encoding_rate: How much faster an encoding's own parameters learn. A table starts near zero and has
+            a longer way to go than weights do: at the common rate, tables are the last thing learned.
         weight_decay: Of matrices; not of gains, nor of an encoding's tables.
         clip: The largest norm of the gradient; a longer one is cut to it.
         evaluation_tokens: Tokens to test on at each length, the same text for each.
@@ -48,22 +48,22 @@ class RunConfig:
     seed: int = 0
     task: str = "language"
     train_length: int = 64
-    lengths: tuple[int, ...] = (64, 128, 256, 512)
-    steps: int = 400
-    batch: int = 32
-    d_model: int = 128
-    num_layers: int = 2
+    lengths: tuple[int, ...] = (64, 96, 128, 256, 512)
+    steps: int = 1000
+    batch: int = 16
+    d_model: int = 96
+    num_layers: int = 3
     num_heads: int = 8
-    learning_rate: float = 3e-3
-    warmup: int = 40
-    encoding_rate: float = 1.0
+    learning_rate: float = 4e-3
+    warmup: int = 100
+    encoding_rate: float = 10.0
     weight_decay: float = 0.1
     clip: float = 1.0
-    evaluation_tokens: int = 65536
+    evaluation_tokens: int = 32768
     last_tokens: int = 32
     extensions: tuple[str, ...] = ()
     validate_every: int = 100
-    checkpoint_every: int = 100
+    checkpoint_every: int = 250
     device: str = "cpu"
     dtype: str = "float32"
     compile: bool = False

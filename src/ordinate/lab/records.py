@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoom(error.errno, f"there is no room on disk for {path.name}", str(path)) from None
+            raise NoRoom(f"there is no room on disk for {path}") from None
         raise
 
 
@@ -223,7 +223,7 @@ class MetricsFile:
             whole = False
         if not whole:
             self._file.truncate(size)  # a line is there or it is not
-            raise NoRoom(errno.ENOSPC, f"there is no room on disk for {self.path.name}", str(self.path))
+            raise NoRoom(f"there is no room on disk for {self.path}")
         self.metrics.append(metric)
 
     def of_kind(self, kind: str) -> list[Metric]:
@@ -233,11 +233,13 @@ class MetricsFile:
         """Bring every line to the disk: a checkpoint must never be ahead of its metrics."""
         os.fsync(self._file.fileno())
 
-    def close(self) -> str:
-        """Close, and return the SHA-256 of the whole file."""
+    def digest(self) -> str:
+        """The SHA-256 of all lines, which are on the disk by then."""
         self.sync()
-        self._file.close()
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _line(metric: Metric) -> bytes:

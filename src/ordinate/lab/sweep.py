@@ -19,7 +19,7 @@ from .cost import parameters_of
 from .presets import PRESETS
 from .processes import Processes
 from .progress import Progress
-from .records import Sweep
+from .records import NoRoom, Sweep
 from .tasks import TASKS, Language
 from .train import Observer, make_encoding, make_model, train_and_evaluate
 
@@ -106,7 +106,7 @@ def check_room(sweep: Sweep, out: Path) -> None:
     """There must be room for the checkpoints and weights of all runs.
 
     Raises:
-        OSError: There is not.
+        NoRoom: There is not.
     """
     config = sweep.configs()[0]
     weights = 4 * parameters_of(make_model(config))
@@ -117,7 +117,7 @@ def check_room(sweep: Sweep, out: Path) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(
+        raise NoRoom(
             f"out must have room for {needed / 1e6:,.0f} MB, got {out} with {free / 1e6:,.0f} MB free"
         )
 

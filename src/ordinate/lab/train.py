@@ -57,11 +57,11 @@ def train_and_evaluate(
     if processes.share(finished):
         return
     state = processes.share(_prepare(config, directory, progress) if processes.main else None)
-    run = _Run(config, directory, progress, processes, observers, state)
-    run.train()
-    if processes.main:
-        run.evaluate()
-        run.finish()
+    with _Run(config, directory, progress, processes, observers, state) as run:
+        run.train()
+        if processes.main:
+            run.evaluate()
+            run.finish()
     processes.share(None)  # nobody starts the next run before this one is on disk
 
 
@@ -134,26 +134,34 @@ def learning_rate(config: RunConfig, step: int) -> float:
 
 def _prepare(config: RunConfig, directory: Path, progress: Progress) -> checkpoint.State | None:
     """Make the directory ready and return where an interrupted run stopped."""
-    name, state = directory.name, None
-    record = read_run(directory, config)
-    try:
-        if record.state == "damaged":
-            raise ValueError(record.reason)
-        if (directory / "config.json").exists():
-            if RunConfig.from_dict(read_json(directory / "config.json")) != config:
-                raise ValueError("config.json is of another run")
-            state = checkpoint.load(directory / "checkpoint.safetensors")
-            # A sum over threads depends on their number: go on with as many as before.
-            torch.set_num_threads(read_json(directory / "environment.json")["threads"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        progress.say(f"{name} is damaged and is run again: {error}")
+    state, damage = _interrupted(config, directory)
+    if damage:
+        progress.say(f"{directory.name} is damaged and is run again: {damage}")
         shutil.rmtree(directory)
-        state = None
-    directory.mkdir(parents=True, exist_ok=True)
     if state is None:
+        directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "environment.json", describe(config.device))
         write_json(directory / "config.json", config.to_dict())
     return state
+
+
+def _interrupted(config: RunConfig, directory: Path) -> tuple[checkpoint.State | None, str]:
+    """The last state of a run that stopped, if it left one, and what is wrong with its records, if anything."""
+    record = read_run(directory, config)
+    if record.state == "damaged":
+        return None, record.reason
+    if not (directory / "config.json").exists():
+        return None, ""
+    try:
+        if RunConfig.from_dict(read_json(directory / "config.json")) != config:
+            return None, "config.json is of another run"
+        # A sum over threads depends on their number: go on with as many as before.
+        threads = int(read_json(directory / "environment.json")["threads"])
+        state = checkpoint.load(directory / "checkpoint.safetensors")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        return None, f"{type(error).__name__}: {error}"
+    torch.set_num_threads(threads)
+    return state, ""
 
 
 class _Run:
@@ -180,19 +188,27 @@ class _Run:
         if state is not None:
             checkpoint.restore(state, self.model, self.optimizer)
             self.step, self.seconds = state.step, state.seconds
-        if processes.main:
-            trained = self.step == config.steps
+
+    def __enter__(self) -> _Run:
+        if self.processes.main:
+            # Lines without a step are those of the tests, which follow the last step.
+            trained = self.step == self.config.steps
             self.metrics = MetricsFile(
-                directory / "metrics.jsonl",
+                self.directory / "metrics.jsonl",
                 keep=lambda metric: trained if "step" not in metric else metric["step"] <= self.step,
             )
-            for metric in self.metrics.metrics:
-                self._observe(metric)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.processes.main:
+            self.metrics.close()
 
     # training
 
     def train(self) -> None:
         config = self.config
+        for metric in self.metrics.metrics if self.processes.main else ():
+            self._observe(metric)
         trained = self.processes.synchronised(self.model)
         if config.compile:
             trained = torch.compile(trained)  # type: ignore[assignment]
@@ -319,7 +335,7 @@ class _Run:
 
     def finish(self) -> None:
         tests = [line for line in self.metrics.of_kind("evaluation") if line["extension"] is None]
-        digest = self.metrics.close()
+        digest = self.metrics.digest()
         weights = checkpoint.State(
             self.step, self.seconds, {name: p.detach() for name, p in self.model.named_parameters()}
         )

@@ -1,0 +1,124 @@
+"""The refusals of the lab's engine, for ``tests/test_errors.py``."""
+
+# ruff: noqa: E501  one case a line, however long
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from ordinate.lab import checkpoint
+from ordinate.lab.config import RunConfig
+from ordinate.lab.corpus import Corpus, load_corpus
+from ordinate.lab.records import MetricsFile, NoRoom, Sweep, parse_metrics, write_atomically
+from ordinate.lab.sweep import check_room, plan
+from ordinate.lab.tasks import Language
+from ordinate.lab.train import Diverged, make_task, train_and_evaluate
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="ordinate-errors-")
+HERE = Path(_FOLDER.name)
+
+
+def file(name: str, content: bytes) -> str:
+    path = HERE / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return str(path)
+
+
+def tiny(spec: str = "none", **changes) -> RunConfig:
+    sizes = {"task": "copy", "train_length": 8, "lengths": (8,), "steps": 2, "batch": 1, "d_model": 4}
+    return RunConfig(spec, **{**sizes, "num_layers": 1, "num_heads": 1, "warmup": 0, **changes})
+
+
+def sweep_file(content: bytes) -> Sweep:
+    return Sweep.load(Path(file("sweep/sweep.json", content)).parent)
+
+
+def full(*_args) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def write_to_a_full_disk() -> None:
+    with mock.patch("os.fsync", full):
+        write_atomically(HERE / "full.json", b"{}")
+
+
+def append_to_a_full_disk() -> None:
+    metrics = MetricsFile(HERE / "full.jsonl", keep=lambda metric: True)
+    try:
+        with mock.patch.object(metrics, "_file", wraps=metrics._file) as stuck:
+            stuck.write = full
+            metrics.append(kind="train", step=1)
+    finally:
+        metrics.close()
+
+
+def cut_checkpoint() -> None:
+    checkpoint.load(Path(file("cut.safetensors", b"\0")))
+
+
+def changed_checkpoint() -> None:
+    import torch
+
+    path = HERE / "changed.safetensors"
+    checkpoint.save(checkpoint.State(1, 1.0, {"model.w": torch.ones(4)}), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\x41")
+    checkpoint.load(path)
+
+
+def short_text() -> None:
+    import torch
+
+    Language(Corpus(torch.zeros(90).byte(), torch.zeros(10).byte(), 1, "")).check_lengths(8, (8, 16))
+
+
+def room(free: int) -> None:
+    usage = mock.Mock(free=free)
+    with mock.patch("shutil.disk_usage", lambda path: usage):
+        check_room(plan(arms=["none"], task="copy"), HERE / "not" / "there")
+
+
+CASES = [
+    ("a config of other fields", lambda: RunConfig.from_dict({"spec": "rope", "colour": 1}), ValueError, r"config must have the fields of RunConfig, differs in: .*colour"),
+    ("text that is not there", lambda: load_corpus(("/no/such/text",)), FileNotFoundError, r"text must be files or folders, got /no/such/text, which is not there"),
+    ("empty text", lambda: load_corpus((file("empty.txt", b""),)), ValueError, r"text must not be empty, got .*empty.txt, which has 0 bytes"),
+    ("binary text", lambda: load_corpus((file("binary.bin", b"a\0b"),)), ValueError, r"text must be text, got .*binary.bin, which is binary"),
+    ("a folder without text", lambda: load_corpus((str(Path(file("nothing/.hidden", b"x")).parent),)), ValueError, r"text must be files or folders of text, got .*nothing, which holds none"),
+    ("a text shorter than a sequence", short_text, ValueError, r"text must have more than 16 bytes for validation, the length asked for, got 10"),
+    ("a text that changed", lambda: make_task(RunConfig("none", text=(file("t.txt", b"abc" * 99),), corpus="0")), ValueError, r"text must be what the comparison began with, of fingerprint 0, got"),
+    ("no comparison", lambda: Sweep.load(HERE / "nowhere"), FileNotFoundError, r"nowhere must hold a comparison, got a folder without sweep.json"),
+    ("a sweep that is cut", lambda: sweep_file(b'{"arms": ['), ValueError, r"sweep.json must be a comparison's sweep.json, cannot be read"),
+    ("a sweep of another format", lambda: sweep_file(b'{"arms": [], "seeds": [], "settings": {}, "command": "", "version": "", "format": 99}'), ValueError, r"sweep.json must have format 1, got 99"),
+    ("metrics that end early", lambda: list(parse_metrics(b'{"kind": "train"}')), ValueError, r"metrics.jsonl must end with a whole line"),
+    ("metrics of another kind", lambda: list(parse_metrics(b"[1]\n")), ValueError, r"line 1 of metrics.jsonl must be an object with a kind"),
+    ("a file on a full disk", write_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.json"),
+    ("a line on a full disk", append_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.jsonl"),
+    ("a disk too small", lambda: room(1000), NoRoom, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
+    ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
+    ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),
+    ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),
+    ("an unknown task", lambda: plan(task="copi"), ValueError, r"unknown task 'copi'; did you mean 'copy'"),
+    ("an unknown encoding in a plan", lambda: plan(arms=["ropee"], task="copy"), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),
+    ("an unknown extension", lambda: plan(extensions=("yarm:factor=2",), task="copy"), ValueError, r"unknown encoding 'yarm'.*did you mean 'yarn'"),
+    ("a length the task has no room in", lambda: plan(task="passkey", train_length=16), ValueError, r"train_length must be at least 39 for task 'passkey', got 16"),
+    ("a test length the task has no room in", lambda: plan(task="addition", lengths=(3, 64)), ValueError, r"lengths must be at least 5 for task 'addition', got 3"),
+    ("no steps", lambda: plan(steps=0, task="copy"), ValueError, r"steps must be at least 1, got 0"),
+    ("no seeds", lambda: plan(seeds=0, task="copy"), ValueError, r"seeds must be at least 1, got 0"),
+    ("heads that do not divide", lambda: plan(num_heads=7, task="copy"), ValueError, r"d_model must be a multiple of num_heads 7, got"),
+    ("a device nobody has", lambda: plan(device="tpu", task="copy"), ValueError, r"device must be one of 'cpu', 'cuda', got 'tpu'"),
+    ("a loss that is no number", lambda: train_and_evaluate(tiny(learning_rate=1e30, clip=1e30), HERE / "diverged"), Diverged, r"diverged diverged at step \d: its loss is"),
+]  # fmt: skip
+
+
+def no_cuda() -> None:
+    with mock.patch("torch.cuda.is_available", lambda: False):
+        plan(device="cuda", task="copy")
+
+
+CASES.append(
+    ("a GPU that is not there", no_cuda, ValueError, r"device must be one that is there, got 'cuda'")
+)

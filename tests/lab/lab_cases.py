@@ -1,0 +1,34 @@
+"""Runs small enough for a test, and what must be equal between two of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ordinate.lab.config import RunConfig
+
+TINY = {
+    "task": "copy", "train_length": 8, "lengths": (8, 16), "steps": 12, "batch": 4, "d_model": 16,
+    "num_layers": 1, "num_heads": 2, "warmup": 2, "evaluation_tokens": 64, "last_tokens": 4,
+    "validate_every": 5, "checkpoint_every": 3,
+}  # fmt: skip
+
+
+def tiny(spec: str = "rope", **changes) -> RunConfig:
+    return RunConfig(spec, **{**TINY, **changes})
+
+
+def numbers(directory: Path) -> list[dict]:
+    """The metrics of a run without those a clock made."""
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    clocks = ("seconds", "tokens_per_second")
+    return [{name: value for name, value in line.items() if name not in clocks} for line in lines]
+
+
+def some_text(folder: Path, size: int = 6000) -> str:
+    """Two files of text with a little structure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("one.txt", "two.txt"):
+        words = (f"line {number} of {name}, and {number * number % 97} more\n" for number in range(size))
+        (folder / name).write_text("".join(words)[:size])
+    return str(folder)

@@ -1,0 +1,310 @@
+"""A run: repeatable to the digit, resumed as if nothing had happened, and never trusted when damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lab_cases import numbers, some_text, tiny
+
+from ordinate.lab import checkpoint
+from ordinate.lab.progress import PlainProgress, Progress
+from ordinate.lab.records import read_run
+from ordinate.lab.train import (
+    learning_rate,
+    make_model,
+    make_optimizer,
+    make_task,
+    train_and_evaluate,
+)
+
+
+class Listener(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(lines: int):
+    """An observer that ends the run, as abruptly as Python can, after so many lines."""
+    seen = []
+
+    def observe(metric):
+        seen.append(metric)
+        if len(seen) == lines:
+            raise Stopped
+
+    return observe
+
+
+def test_a_run_gives_the_same_numbers_twice(tmp_path):
+    for name in ("one", "two"):
+        train_and_evaluate(tiny("t5:max_distance=32"), tmp_path / name)
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+
+
+def test_another_seed_gives_other_numbers(tmp_path):
+    for seed in (0, 1):
+        train_and_evaluate(tiny(seed=seed), tmp_path / str(seed))
+    one, two = numbers(tmp_path / "0")[0], numbers(tmp_path / "1")[0]
+    assert one["loss"] != two["loss"]
+
+
+def test_stopped_after_any_line_and_resumed_it_ends_with_the_same_records(tmp_path):
+    config = tiny("learned", encoding_rate=3.0)
+    train_and_evaluate(config, tmp_path / "whole")
+    whole = numbers(tmp_path / "whole")
+    for lines in range(1, len(whole) + 1):
+        directory = tmp_path / f"stopped-{lines}"
+        with pytest.raises(Stopped):
+            train_and_evaluate(config, directory, observers=[stop_after(lines)])
+        assert read_run(directory, config).state == "unfinished"
+        train_and_evaluate(config, directory)
+        assert numbers(directory) == whole
+        assert read_run(directory, config).state == "finished"
+
+
+def test_stopped_again_and_again_it_gets_there(tmp_path):
+    config = tiny("clipped:max_distance=4")
+    train_and_evaluate(config, tmp_path / "whole")
+    interruptions = 0
+    for _ in range(40):
+        try:
+            # One more line than a resumed run repeats, so that each attempt gets a little further.
+            train_and_evaluate(config, tmp_path / "often", observers=[stop_after(5 + interruptions)])
+            break
+        except Stopped:
+            interruptions += 1
+    assert interruptions > 5
+    assert numbers(tmp_path / "often") == numbers(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_repeated(tmp_path):
+    train_and_evaluate(tiny(), tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    train_and_evaluate(tiny(), tmp_path, observers=[stop_after(1)])
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert "checkpoint.safetensors" not in before
+    assert "model.safetensors" in before
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "config.json", "environment.json"])
+def test_a_damaged_record_is_named_and_run_again(tmp_path, name):
+    directory = tmp_path / "rope-0"
+    train_and_evaluate(tiny(), directory)
+    whole = numbers(directory)
+    content = (directory / name).read_bytes()
+    (directory / name).write_bytes(content[: len(content) // 2])
+    assert read_run(directory, tiny()).state == "damaged"
+    listener = Listener()
+    train_and_evaluate(tiny(), directory, listener)
+    (said,) = listener.said
+    assert said.startswith("rope-0 is damaged and is run again: ")
+    assert numbers(directory) == whole
+    assert read_run(directory, tiny()).state == "finished"
+
+
+def test_one_flipped_bit_of_the_metrics_is_damage(tmp_path):
+    train_and_evaluate(tiny(), tmp_path)
+    flip_a_byte(tmp_path / "metrics.jsonl")
+    record = read_run(tmp_path, tiny())
+    assert (record.state, record.metrics) == ("damaged", ())
+
+
+def test_records_of_another_config_are_not_taken_for_this_run(tmp_path):
+    train_and_evaluate(tiny(), tmp_path)
+    assert read_run(tmp_path, tiny(seed=5)).state == "damaged"
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(seed=5), tmp_path, observers=[stop_after(4)])
+    listener = Listener()
+    train_and_evaluate(tiny(seed=6), tmp_path, listener)
+    assert "config.json is of another run" in listener.said[0]
+    assert read_run(tmp_path, tiny(seed=6)).state == "finished"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_checkpoint_is_named_and_the_run_starts_again(tmp_path, damage):
+    config = tiny()
+    train_and_evaluate(config, tmp_path / "whole")
+    directory = tmp_path / "rope-0"
+    with pytest.raises(Stopped):
+        train_and_evaluate(config, directory, observers=[stop_after(9)])
+    path = directory / "checkpoint.safetensors"
+    if damage == "flipped":
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 64
+        path.write_bytes(bytes(content))
+    else:
+        path.write_bytes(path.read_bytes()[: 100 if damage == "cut" else 0])
+    listener = Listener()
+    train_and_evaluate(config, directory, listener)
+    assert "checkpoint.safetensors must be" in listener.said[0]
+    assert numbers(directory) == numbers(tmp_path / "whole")
+
+
+def test_a_resumed_run_goes_on_with_the_threads_it_began_with(tmp_path, monkeypatch):
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
+    path = tmp_path / "environment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 3}))
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    train_and_evaluate(tiny(), tmp_path)
+    assert asked == [3]
+
+
+def test_of_one_seed_every_encoding_starts_from_the_same_weights_and_sees_the_same_batches():
+    models = [make_model(tiny(spec)) for spec in ("none", "learned", "rope", "t5:max_distance=32")]
+    first = dict(models[0].named_parameters())
+    for model in models[1:]:
+        others = {name: p for name, p in model.named_parameters() if not name.startswith("encoding.")}
+        assert others.keys() == first.keys()
+        assert all(torch.equal(others[name], first[name]) for name in first)
+    one, two = (make_task(tiny(spec)).training_batch(0, 7, 4, 8) for spec in ("none", "alibi"))
+    assert torch.equal(one.tokens, two.tokens)
+
+
+def test_making_a_model_leaves_the_callers_random_numbers_alone():
+    state = torch.get_rng_state()
+    make_model(tiny("learned"))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_tables_and_gains_do_not_decay_and_tables_learn_at_their_own_rate():
+    config = tiny("learned", encoding_rate=7.0)
+    groups = make_optimizer(make_model(config), config).param_groups
+    decays = {(group["factor"], group["weight_decay"], group["params"][0].dim()) for group in groups}
+    assert decays == {(1.0, 0.1, 2), (1.0, 0.0, 1), (7.0, 0.0, 2)}
+
+
+def test_the_learning_rate_climbs_then_falls_to_a_tenth():
+    config = tiny(steps=100, warmup=10, learning_rate=1.0)
+    rates = [learning_rate(config, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == pytest.approx(1.0)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.001)
+
+
+def test_training_lowers_the_loss(tmp_path):
+    config = tiny(steps=150, learning_rate=0.01, checkpoint_every=1000, d_model=32)
+    train_and_evaluate(config, tmp_path)
+    losses = [line["loss"] for line in numbers(tmp_path) if line["kind"] == "train"]
+    assert sum(losses[-10:]) / 10 < 0.7 * losses[0]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(tmp_path):
+    config = tiny(learning_rate=1e30, clip=1e30)
+    with pytest.raises(ArithmeticError, match=r"diverged at step \d+: its loss is"):
+        train_and_evaluate(config, tmp_path)
+    assert read_run(tmp_path, config).state == "unfinished"
+    assert all("NaN" not in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_a_checkpoint_brings_back_weights_moments_and_step(tmp_path):
+    config = tiny("learned")
+    model = make_model(config)
+    optimizer = make_optimizer(model, config)
+    model(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
+    optimizer.step()
+    checkpoint.save(checkpoint.capture(model, optimizer, 1, 2.5), tmp_path / "c.safetensors")
+    other = make_model(tiny("learned", seed=3))
+    twin = make_optimizer(other, config)
+    state = checkpoint.load(tmp_path / "c.safetensors")
+    assert (state.step, state.seconds) == (1, 2.5)
+    checkpoint.restore(state, other, twin)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+        for name in ("exp_avg", "exp_avg_sq", "step"):
+            assert torch.equal(optimizer.state[one][name], twin.state[two][name])
+
+
+def test_the_text_may_not_change_under_a_comparison(tmp_path):
+    text = some_text(tmp_path / "text")
+    config = tiny(task="language", text=(text,), corpus="0123456789abcdef")
+    with pytest.raises(ValueError, match="text must be what the comparison began with"):
+        make_task(config)
+
+
+def test_plain_progress_tells_where_it_is(tmp_path, capsys):
+    train_and_evaluate(tiny(), tmp_path / "rope-0", PlainProgress(every=0.0))
+    lines = capsys.readouterr().err.splitlines()
+    assert any("rope-0: training 10/12, loss" in line and "tokens/s" in line for line in lines)
+    assert any("left" in line for line in lines)
+    assert any(line.startswith("rope-0: testing 2/2") for line in lines)
+
+
+# With real processes and real kills.
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {cases!r})
+import torch
+torch.set_num_threads(1)
+from lab_cases import tiny
+from ordinate.lab.train import train_and_evaluate
+train_and_evaluate(tiny("alibi", steps=400, checkpoint_every=7, validate_every=50), Path(sys.argv[1]))
+"""
+
+
+def _start(directory: Path) -> subprocess.Popen:
+    script = _SCRIPT.format(cases=str(Path(__file__).parent))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(directory)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _steps(directory: Path) -> int:
+    path = directory / "metrics.jsonl"
+    return path.read_bytes().count(b'"train"') if path.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.plain
+def test_killed_twenty_times_at_random_steps_it_ends_with_the_same_numbers(tmp_path):
+    whole = _start(tmp_path / "whole")
+    assert (whole.wait(300), whole.stderr.read()) == (0, "")
+    rng, kills = random.Random(0), 0
+    killed = tmp_path / "killed"
+    while kills < 20:
+        process = _start(killed)
+        start = _steps(killed)
+        wanted = start + rng.randint(8, 18)
+        while _steps(killed) < wanted and process.poll() is None:
+            time.sleep(0.001)
+        assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        process.stderr.close()
+        kills += 1
+        assert not (killed / "result.json").exists()
+    last = _start(killed)
+    assert (last.wait(300), last.stderr.read()) == (0, "")
+    assert numbers(killed) == numbers(tmp_path / "whole")
+    for process in (whole, last):
+        process.stderr.close()
