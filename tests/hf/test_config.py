@@ -1,5 +1,7 @@
 """Configs as they are found: old keys and new, nested and flat, complete and not; refusals by name and value."""
 
+# ruff: noqa: E501  a config a line, however long
+
 from __future__ import annotations
 
 import json

@@ -2,6 +2,8 @@
 
 from .config import from_config as from_config
 from .float32 import checkpoint_inv_freq as checkpoint_inv_freq
+from .multimodal import MRopePositions as MRopePositions
+from .multimodal import mrope_positions as mrope_positions
 from .patch import PatchedModule as PatchedModule
 from .patch import PatchReport as PatchReport
 from .patch import patch as patch

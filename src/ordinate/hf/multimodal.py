@@ -1,0 +1,161 @@
+"""Positions with three axes: text, images and video among each other (M-RoPE)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from ..checks import check_choice, check_number, check_positive_int, check_rank
+from ..positions import grid as grid_of
+
+TEXT, IMAGE, VIDEO = 0, 1, 2
+
+Grid = Sequence[int]
+
+
+class MRopePositions(NamedTuple):
+    """``positions`` are ``[3, batch, seq]``: time, height, width. ``deltas`` are ``[batch]``: what to add to
+    the index of a token decoded later to get its position, the same on all axes."""
+
+    positions: Int[Tensor, "3 batch seq"]
+    deltas: Int[Tensor, " batch"]
+
+
+def mrope_positions(
+    token_types: Int[Tensor, "batch seq"],
+    image_grids: Sequence[Grid] = (),
+    video_grids: Sequence[Grid] = (),
+    *,
+    style: Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"] = "qwen2_vl",
+    merge_size: int = 2,
+    seconds_per_grid: Sequence[float] | None = None,
+    tokens_per_second: float = 1.0,
+    is_token: Bool[Tensor, "batch seq"] | None = None,
+) -> MRopePositions:
+    """The positions of a sequence of text, images and video.
+
+    Text advances all axes by one. An image or a video starts where the text before it ends; its
+    tokens stand at (time, row, column) from there, and what follows starts one past the larger of its height
+    and width, not past its token count (Wang et al. 2024, arXiv:2409.12191, 2.1).
+
+    Args:
+        token_types: 0 for text, 1 for image, 2 for video tokens.
+        image_grids, video_grids: (time, height, width) of each in patches before merging, in the order they
+            appear, over the whole batch.
+        style: ``"qwen2_vl"`` counts the frames of a video; ``"qwen2_5_vl"`` spaces them by their time in
+            seconds; ``"qwen3_vl"`` has text with a time stamp between frames, so that each frame is a grid.
+        merge_size: Patches along a side that become one token (``vision_config.spatial_merge_size``).
+        seconds_per_grid: Of each video, how long a frame of its grid lasts; with ``"qwen2_5_vl"``.
+        tokens_per_second: ``vision_config.tokens_per_second``; with ``"qwen2_5_vl"``.
+        is_token: False at padding, which is given position 0 and counts for nothing.
+
+    Raises:
+        ValueError: Grids and tokens do not match, with the numbers.
+
+    Example:
+        >>> types = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 0, 0]])
+        >>> mrope_positions(types, [(1, 4, 6)]).positions[:, 0].tolist()
+        [[0, 1, 2, 2, 2, 2, 2, 2, 5, 6], [0, 1, 2, 2, 2, 3, 3, 3, 5, 6], [0, 1, 2, 3, 4, 2, 3, 4, 5, 6]]
+    """
+    check_rank("token_types", token_types, "batch, seq")
+    check_choice("style", style, ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"))
+    check_positive_int("merge_size", merge_size)
+    check_number("tokens_per_second", tokens_per_second, above=0)
+    if is_token is None:
+        is_token = torch.ones_like(token_types, dtype=torch.bool)
+    elif is_token.dtype != torch.bool or is_token.shape != token_types.shape:
+        raise ValueError(
+            f"is_token must be bool with the shape of token_types {list(token_types.shape)}, "
+            f"got {is_token.dtype} {list(is_token.shape)}"
+        )
+    if style != "qwen2_5_vl" and (seconds_per_grid is not None or tokens_per_second != 1.0):
+        raise ValueError(f"seconds_per_grid and tokens_per_second must be left out with style {style!r}")
+    images = _checked("image_grids", image_grids, merge_size)
+    videos = _checked("video_grids", video_grids, merge_size)
+    steps = _time_steps(videos, seconds_per_grid, tokens_per_second)
+    if style == "qwen3_vl":  # every frame a grid of its own
+        videos = [(1, height, width) for time, height, width in videos for _ in range(time)]
+        steps = [1.0] * len(videos)
+    grids = {IMAGE: iter([(size, 1.0) for size in images]), VIDEO: iter(zip(videos, steps, strict=True))}
+    positions = torch.zeros(3, *token_types.shape, dtype=torch.int64)
+    deltas = []
+    for row, (types, mask) in enumerate(zip(token_types.tolist(), is_token.tolist(), strict=True)):
+        kept = [kind for kind, inside in zip(types, mask, strict=True) if inside]
+        placed = _row(kept, grids)
+        positions[:, row, torch.tensor(mask)] = placed
+        deltas.append(int(placed.max()) + 1 - len(kept) if kept else 0)
+    for kind, name in ((IMAGE, "image_grids"), (VIDEO, "video_grids")):
+        if next(grids[kind], None) is not None:
+            raise ValueError(
+                f"{name} must have one grid for each run of its tokens, got more grids than runs"
+            )
+    device = token_types.device
+    return MRopePositions(positions.to(device), torch.tensor(deltas, dtype=torch.int64, device=device))
+
+
+def _row(types: list[int], grids: dict[int, Iterator[tuple[tuple[int, int, int], float]]]) -> Tensor:
+    """The three positions of each token of one row."""
+    current, parts = 0, [torch.zeros(3, 0, dtype=torch.int64)]
+    for kind, run in groupby(types):
+        left = len(list(run))
+        if kind == TEXT:
+            parts.append(torch.arange(current, current + left).expand(3, -1))
+            current += left
+            continue
+        if kind not in grids:
+            raise ValueError(f"token_types must be 0 for text, 1 for image and 2 for video, got {kind}")
+        size, step = next(grids[kind], (None, 0.0))
+        if size is None:
+            raise ValueError(f"{_name(kind)} must have one grid for each run of its tokens, got too few")
+        time, height, width = size
+        if time * height * width != left:
+            raise ValueError(
+                f"{_name(kind)} must match token_types, got a grid of {time * height * width} merged patches "
+                f"for {left} tokens"
+            )
+        places = grid_of(time, height, width)[:, 0]
+        places[0] = (places[0] * step).long()
+        parts.append(places + current)
+        current += max(height, width)
+    return torch.cat(parts, dim=1)
+
+
+def _name(kind: int) -> str:
+    return "image_grids" if kind == IMAGE else "video_grids"
+
+
+def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, int, int]]:
+    """Grids in merged patches."""
+    merged = []
+    for index, size in enumerate(grids.tolist() if isinstance(grids, Tensor) else grids):
+        if len(size) != 3:
+            raise ValueError(f"{name}[{index}] must be (time, height, width), got {tuple(size)}")
+        for number in size:
+            check_positive_int(f"{name}[{index}]", number)
+        time, height, width = size
+        if height % merge or width % merge:
+            raise ValueError(
+                f"{name}[{index}] must have a height and width that merge_size {merge} divides, got {tuple(size)}"
+            )
+        merged.append((time, height // merge, width // merge))
+    return merged
+
+
+def _time_steps(
+    videos: list[tuple[int, int, int]], seconds: Sequence[float] | None, per_second: float
+) -> list[float]:
+    """How far apart two frames of each video are on the time axis."""
+    if seconds is None:
+        return [per_second] * len(videos)
+    if len(seconds) != len(videos):
+        raise ValueError(
+            f"seconds_per_grid must have one number for each video, got {len(seconds)} for {len(videos)}"
+        )
+    for index, number in enumerate(seconds):
+        check_number(f"seconds_per_grid[{index}]", number, above=0)
+    return [per_second * number for number in seconds]
