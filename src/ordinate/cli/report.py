@@ -1,0 +1,93 @@
+"""``ordinate report``: what a comparison found, from its records alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ..lab.gather import NothingToReport
+from ..lab.report import Report, read_report, write_report
+from .errors import Misuse
+
+_EPILOG = """Examples:
+
+\b
+  ordinate report runs/demo                     write report.html, report.md, report.json, figures/*.png
+  ordinate report runs/demo --json              the numbers for a program; writes nothing
+  ordinate report runs/demo --json | jq '.encodings[] | {encoding, stretch}'
+
+Runs that are damaged, unfinished or of another comparison are named and left out of every mean.
+The same records give the same bytes.
+"""
+
+# The columns a terminal has room for; the page has them all.
+_SHOWN = ("stretch", "rise", "accuracy", "in_length_loss", "in_length_accuracy", "gain")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("report", epilog=_EPILOG)(report_command)
+
+
+def report_command(
+    directory: Path = typer.Argument(
+        metavar="DIR", help="Of a comparison: what ordinate compare --out was given.", show_default=False
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON and write nothing."),
+) -> None:
+    """Write the report of a comparison from its records: a page, Markdown, JSON and pictures."""
+    report = make_report(directory, write=not as_json)
+    for one in report.left_out:
+        print(f"left out: {one}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        print_report(Console(), report)
+        print(f"\nreport: {report.files[0]}", file=sys.stderr)
+
+
+def make_report(directory: Path, *, write: bool = True) -> Report:
+    """Read a comparison's records, and write its report beside them."""
+    if not directory.is_dir():
+        raise Misuse(
+            f"DIR must be the folder of a comparison, got {directory}, which is not there",
+            f"ordinate compare --out {directory}",
+        )
+    try:
+        return write_report(directory) if write else read_report(directory)
+    except NothingToReport as nothing:
+        raise Misuse(str(nothing), f"ordinate compare --resume --out {directory}") from None
+    except (FileNotFoundError, ValueError) as error:
+        raise Misuse(str(error), "ordinate compare --help") from None
+    except ModuleNotFoundError as missing:
+        sentence, _, command = str(missing).rpartition(": ")
+        raise Misuse(sentence or str(missing), command) from None
+    except OSError as error:
+        raise Misuse(
+            f"the report of {directory} cannot be written: {error.strerror or error}",
+            f"ordinate report {directory} --json writes nothing",
+        ) from None
+
+
+def print_report(console: Console, report: Report) -> None:
+    """The headline, the table in brief and the findings."""
+    narrative, summary = report.narrative, report.summary
+    console.print(f"[bold]{escape(narrative.title)}[/]")
+    console.print(Text(narrative.headline + "\n"))
+    columns = [column for column in narrative.columns if column.key in _SHOWN]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("encoding", overflow="fold")
+    for column in columns:
+        table.add_column(column.title, justify="right", overflow="fold")
+    for arm in (*summary.arms, *summary.extensions):
+        table.add_row(Text(arm.label), *(Text(column.cell(arm).text) for column in columns))
+    console.print(table)
+    for one in narrative.findings:
+        console.print(Text.assemble("\n", (f"{one.topic}. ", "bold"), one.text))

@@ -1,0 +1,252 @@
+"""The report's table: which measure stands in which column, as text and as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..catalog import catalog
+from . import words
+from .estimate import Estimate
+from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Summary
+
+_PLACES = {"none": "none", "embed": "embedding", "rotate": "rotation", "bias": "bias", "scaling": ""}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a reader sees, what a program sorts by, and the full story for who asks."""
+
+    text: str
+    value: Any = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure.
+
+    Attributes:
+        meaning: One sentence; the report lists it below the table.
+    """
+
+    key: str
+    title: str
+    unit: str
+    meaning: str
+    cell: Callable[[Arm], Cell]
+
+
+def columns(summary: Summary) -> list[Column]:
+    """The columns for a comparison: those nothing was measured for are left out."""
+    furthest = summary.lengths[-1]
+    factor = words.times(furthest / summary.train_length)
+    everyone = [*summary.arms, *summary.extensions]
+    found = [
+        Column(
+            "stretch", "stretch", f"before +{LOSS_RISE:.0%} loss".replace("%", " %"),
+            "How many times the training length the loss stays within "
+            f"{LOSS_RISE * 100:.0f} % of the in-length loss (tasks: the accuracy within "
+            f"{ACCURACY_FALL * 100:.0f} points), between tested lengths by interpolation; the range is over "
+            "seeds.", lambda arm: Cell(arm.stretch, min((s.factor for s in arm.stretches), default=None)),
+        ),
+        Column(
+            "rise", f"loss at {factor}", "over in-length", f"The loss at {furthest} tokens over the in-length "
+            "loss of the same model.", lambda arm: _rise(arm, furthest),
+        ),
+        Column(
+            "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens.",
+            lambda arm: _accuracy(arm, furthest),
+        ),
+        Column(
+            "in_length_loss", "in-length loss", "nats per token", "Loss on unseen text at the training "
+            "length, mean ± standard deviation over seeds.", _in_length,
+        ),
+        Column(
+            "in_length_accuracy", "in-length accuracy", "%", "Share of right answers at the training "
+            "length, mean ± standard deviation over seeds.", lambda arm: _accuracy(arm, arm.train_length),
+        ),
+        Column(
+            "gain", f"extra context at {factor}", "nats per token", "Windowed control: the loss with the context "
+            f"cut to at most the {summary.train_length} tokens trained on (and at least half of them), "
+            "less the loss with all of it, on the same targets. Above 0 the model gains by the context "
+            "that was cut, near 0 it ignores it, below 0 it is harmed.", lambda arm: _gain(arm, furthest),
+        ),
+        Column("type", "type", "", "Where the encoding acts, and whether it is learned.", _type),
+        Column(
+            "parameters", "parameters", "of the encoding", "Weights of the encoding alone; every model "
+            "beside it is the same.", _parameters,
+        ),
+        Column(
+            "operations", "operations", "per token", "Arithmetic the encoding adds per token at the "
+            "training length, all layers together.", lambda arm: _cost(arm, "operations", words.count),
+        ),
+        Column(
+            "bytes", "memory traffic", "per token", "Bytes the encoding adds to what is read and written "
+            "per token at the training length.", lambda arm: _cost(arm, "bytes", words.size),
+        ),
+        Column(
+            "spread", "spread over seeds", "% of the loss", "Standard deviation of the in-length loss over "
+            "seeds: how much luck decides. One seed has none.", _spread,
+        ),
+        Column(
+            "spikes", "gradient spikes", "of logged steps", f"Steps whose gradient norm is more than {SPIKE:g} "
+            "times the median of the twenty logged before it, all seeds together.", _spikes,
+        ),
+        Column(
+            "still_learning", "still learning", "last fifth", "How much of the validation loss the last fifth "
+            "of training took away; a large share means the arm was stopped early.",
+            lambda arm: _share(arm.settled),
+        ),
+        Column(
+            "tokens_per_second", "speed", "tokens/s", "Tokens trained on per second.", _speed,
+        ),
+        Column(
+            "peak_memory_bytes", "memory", "peak", "Largest memory while training, all seeds.",
+            lambda arm: Cell(words.size(arm.peak_memory_bytes), arm.peak_memory_bytes),
+        ),
+    ]  # fmt: skip
+    silent = (words.NOTHING, "refused")
+    return [column for column in found if any(column.cell(arm).text not in silent for arm in everyone)]
+
+
+def as_data(summary: Summary) -> list[dict[str, Any]]:
+    """Everything measured, for a program: one object an arm, every length in it."""
+    return [_arm_data(arm) for arm in (*summary.arms, *summary.extensions)]
+
+
+def _arm_data(arm: Arm) -> dict[str, Any]:
+    return {
+        "encoding": arm.spec,
+        "extension": arm.extension,
+        "type": _type(arm).text,
+        "seeds": list(arm.seeds),
+        "diverged_seeds": list(arm.diverged),
+        "parameters": arm.cost.get("parameters"),
+        "encoding_parameters": arm.cost.get("encoding_parameters"),
+        "operations": arm.cost.get("operations"),
+        "bytes": arm.cost.get("bytes"),
+        "in_length_loss": _data(arm.in_length.loss if arm.in_length else None),
+        "gradient_spikes": {"spikes": arm.spikes[0], "logged_steps": arm.spikes[1]},
+        "still_learning": _data(arm.settled),
+        "stretch": [{"factor": one.factor, "end": one.end} for one in arm.stretches],
+        "tokens_per_second": _data(arm.tokens_per_second),
+        "peak_memory_bytes": arm.peak_memory_bytes,
+        "lengths": [
+            {
+                "length": one.length,
+                "loss": _data(one.loss),
+                "loss_error": one.loss_error,
+                "perplexity": one.perplexity,
+                "last_loss": _data(one.last_loss),
+                "rise": _data(one.rise),
+                "windowed_gain": _data(one.gain),
+                "accuracy": _data(one.accuracy),
+                "refused": one.refused,
+            }
+            for one in arm.evaluations
+        ],
+    }
+
+
+def _data(value: Estimate | None) -> dict[str, float | int | None] | None:
+    return None if value is None else value.to_dict()
+
+
+def _type(arm: Arm) -> Cell:
+    names = [part.partition(":")[0].strip().lower() for part in arm.spec.split("+")]
+    entries = [catalog[name] for name in names if name in catalog]
+    places = [_PLACES[entry.hook] for entry in entries if _PLACES[entry.hook]]
+    if not places:
+        return Cell(words.NOTHING)
+    kind = "" if places == ["none"] else ", learned" if any(e.learned for e in entries) else ", fixed"
+    return Cell(" + ".join(places) + kind, " + ".join(places) + kind)
+
+
+def _parameters(arm: Arm) -> Cell:
+    own, whole = arm.cost.get("encoding_parameters"), arm.cost.get("parameters")
+    if own is None:
+        return Cell(words.NOTHING)
+    return Cell(words.count(own), own, f"{own:,} of {whole:,} in the whole model" if whole else "")
+
+
+def _cost(arm: Arm, key: str, written: Callable[[float], str]) -> Cell:
+    value = arm.cost.get(key)
+    if not isinstance(value, (int, float)):
+        return Cell(words.NOTHING)
+    return Cell(written(value), value, f"{value:,}")
+
+
+def _in_length(arm: Arm) -> Cell:
+    one = arm.in_length
+    if one is None or one.loss is None:
+        return Cell(words.NOTHING)
+    note = f"perplexity {one.perplexity:.3g}" if one.perplexity is not None else ""
+    return Cell(words.estimate(one.loss), one.loss.mean, note)
+
+
+def _accuracy(arm: Arm, length: int) -> Cell:
+    one = arm.at.get(length)
+    if one is not None and one.refused:
+        return Cell("refused", None, one.refused)
+    if one is None or one.accuracy is None:
+        return Cell(words.NOTHING)
+    scaled = Estimate(tuple(100 * value for value in one.accuracy.values))
+    return Cell(words.estimate(scaled, 1), one.accuracy.mean)
+
+
+def _spread(arm: Arm) -> Cell:
+    loss = arm.in_length.loss if arm.in_length else None
+    if loss is None:
+        return Cell(words.NOTHING)
+    if loss.spread is None:
+        return Cell("one seed", None, "a spread needs at least two seeds")
+    share = loss.spread / loss.mean
+    return Cell(f"{share * 100:.2f}", share, words.plural(len(loss.values), "seed"))
+
+
+def _spikes(arm: Arm) -> Cell:
+    spikes, steps = arm.spikes
+    if not steps:
+        return Cell(words.NOTHING)
+    note = f"{spikes} of {steps:,} logged steps"
+    if arm.diverged:
+        note += f"; diverged with seed {words.listed([str(seed) for seed in arm.diverged])}"
+    return Cell(f"{spikes}" + (" and diverged" if arm.diverged else ""), spikes, note)
+
+
+def _share(value: Estimate | None) -> Cell:
+    if value is None:
+        return Cell(words.NOTHING)
+    return Cell(words.percent(-value.mean), value.mean)
+
+
+def _rise(arm: Arm, length: int) -> Cell:
+    one = arm.at.get(length)
+    if one is not None and one.refused:
+        return Cell("refused", None, one.refused)
+    if one is None or one.rise is None or one.loss is None:
+        return Cell(words.NOTHING)
+    spread = one.rise.spread
+    text = words.percent(one.rise.mean) if spread is None else (
+        f"{words.percent(one.rise.mean).removesuffix(' %')} ± {spread * 100:.1f} %"
+    )  # fmt: skip
+    return Cell(text, one.rise.mean, f"loss {words.estimate(one.loss)}")
+
+
+def _gain(arm: Arm, length: int) -> Cell:
+    one = arm.at.get(length)
+    if one is not None and one.refused:
+        return Cell("refused", None, one.refused)
+    if one is None or one.gain is None or length == arm.train_length:
+        return Cell(words.NOTHING)
+    spread = "" if one.gain.spread is None else f" ± {one.gain.spread:.3f}"
+    return Cell(words.signed(one.gain.mean) + spread, one.gain.mean)
+
+
+def _speed(arm: Arm) -> Cell:
+    if arm.tokens_per_second is None:
+        return Cell(words.NOTHING)
+    mean = arm.tokens_per_second.mean
+    return Cell(words.count(mean), mean, f"{mean:,.0f} tokens/s")

@@ -1,0 +1,122 @@
+"""``ordinate report`` as a person and as a program see it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from synthetic_records import write_sweep
+
+from ordinate.cli.app import run
+from ordinate.lab import report as reporting
+
+
+@pytest.fixture(autouse=True)
+def _narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_sweep(tmp_path / "demo", ["learned", "rope", "alibi"], seeds=(0, 1))
+    return tmp_path / "demo"
+
+
+def test_the_table_and_findings_are_on_stdout_and_the_path_on_stderr(folder, capsys):
+    assert run(["report", str(folder)]) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"^alibi +≥ 8× +−1\.\d ± \d\.\d %", captured.out, re.MULTILINE)
+    assert "Length. Within 10 % of its in-length loss" in captured.out
+    assert max(map(len, captured.out.splitlines())) <= 80
+    assert captured.err == f"\nreport: {folder / 'report.html'}\n"
+    assert (folder / "report.html").is_file()
+
+
+def test_json_is_all_there_is_on_stdout_and_nothing_is_written(folder, capsys, monkeypatch):
+    monkeypatch.setattr(reporting, "find_spec", lambda name: None)  # and no package to draw is needed
+    before = sorted(folder.rglob("*"))
+    assert run(["report", str(folder), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert [arm["encoding"] for arm in json.loads(captured.out)["encodings"]][:1] == ["learned"]
+    assert captured.err == ""
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_damaged_runs_are_named_on_stderr(folder, capsys):
+    (folder / "runs/rope-1/result.json").write_text("{")
+    assert run(["report", str(folder)]) == 0
+    assert "left out: rope-1 is damaged: " in capsys.readouterr().err
+
+
+def empty(folder):
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+
+
+def unfinished(folder):
+    for path in folder.glob("runs/*/result.json"):
+        path.unlink()
+
+
+def nonsense(folder):
+    (folder / "sweep.json").write_text("[]")
+
+
+def other_version(folder):
+    sweep = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**sweep, "settings": {"steps": 3}}))
+
+
+MISUSE = {
+    "an empty folder": (empty, "must hold a comparison, got a folder without sweep.json", "ordinate compare"),
+    "no finished run": (unfinished, "has no finished run, of 6 in its sweep.json", "ordinate compare --resume --out"),
+    "a sweep that is none": (nonsense, "sweep.json", "ordinate compare"),
+    "settings of another version": (other_version, "config must have the fields of RunConfig", "ordinate compare"),
+}  # fmt: skip
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("what", MISUSE)
+def test_what_cannot_be_reported_is_one_sentence_and_a_hint(folder, capsys, what):
+    spoil, sentence, hint = MISUSE[what]
+    spoil(folder)
+    assert run(["report", str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, blank, last = captured.err.splitlines()
+    assert sentence in first
+    assert blank == ""
+    assert last.startswith(f"hint: {hint}")
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.plain
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path, capsys):
+    assert run(["report", str(tmp_path / "nowhere")]) == 2
+    assert "got " + str(tmp_path / "nowhere") + ", which is not there" in capsys.readouterr().err
+
+
+@pytest.mark.plain
+def test_without_what_draws_one_sentence_says_how_to_get_it(folder, capsys, monkeypatch):
+    monkeypatch.setattr(reporting, "find_spec", lambda name: None if name == "plotly" else True)
+    assert run(["report", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        "a report needs plotly, not installed here\n\nhint: pip install 'ordinate[lab]'\n"
+    )
+
+
+@pytest.mark.plain
+def test_a_folder_that_cannot_be_written_is_one_sentence(folder, capsys):
+    (folder / "figures").write_text("in the way")
+    assert run(["report", str(folder)]) == 2
+    first, blank, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"the report of {folder} cannot be written: ")
+    assert blank == ""
+    assert last.startswith("hint: ")
+
+
+def test_help_ends_with_examples(capsys):
+    assert run(["report", "--help"]) == 0
+    assert "ordinate report runs/demo --json" in capsys.readouterr().out

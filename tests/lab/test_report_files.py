@@ -1,0 +1,252 @@
+"""The files of a report: one page that needs nothing else, pictures, Markdown, JSON, the same every time."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from synthetic_records import LENGTHS, REFUSED, write_sweep
+from test_report_summary import change_losses
+
+from ordinate.lab import report as reporting
+from ordinate.lab.report import read_report, write_report
+
+HOSTILE = "<script>alert(1)</script>&{{plotly}}|`x`"
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would see of a page: its elements, and the text outside scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag in ("script", "style"):
+            self._inside = tag
+
+    def handle_endtag(self, tag):
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data):
+        if not self._inside:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("comparison")
+    write_sweep(made)
+    write_report(made)
+    return made
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    made = [
+        folder / "report.html",
+        folder / "report.md",
+        folder / "report.json",
+        *(folder / "figures").iterdir(),
+    ]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in made}
+
+
+def test_the_same_records_give_the_same_bytes(folder, tmp_path):
+    shutil.copytree(folder / "runs", tmp_path / "again/runs")
+    shutil.copy(folder / "sweep.json", tmp_path / "again")
+    report = write_report(tmp_path / "again")
+    assert files(tmp_path / "again") == files(folder)
+    assert sorted(path.relative_to(tmp_path / "again").as_posix() for path in report.files) == sorted(
+        files(folder)
+    )
+
+
+def test_the_page_asks_for_nothing_outside_itself(folder):
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "base", "form")
+        for name in ("src", "href", "srcset", "action", "data"):
+            assert (attributes.get(name) or "data:").startswith("data:"), (tag, attributes)
+    (policy,) = [
+        a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none';")
+    assert "http" not in policy
+    style = re.search(r"<style>(.*?)</style>", (folder / "report.html").read_text(), re.DOTALL)[1]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_the_page_has_every_arm_finding_figure_and_how_to_reproduce(folder):
+    page, report = Page((folder / "report.html").read_text(encoding="utf-8")), read_report(folder)
+    for arm in (*report.summary.arms, *report.summary.extensions):
+        assert arm.label in page.text
+        for column in report.narrative.columns if arm.extension is None else ():
+            assert column.cell(arm).text in page.text
+    for one in report.narrative.findings:
+        assert " ".join(one.text.split()) in page.text
+    plots = [a["id"] for _, a in page.elements if a.get("class") == "plot"]
+    assert plots == [
+        "plot-perplexity",
+        "plot-positions",
+        "plot-context",
+        "plot-extensions",
+        "plot-training",
+    ]
+    assert "pip install 'ordinate[lab]==0.1.0' ordinate compare none learned" in page.text
+    assert "2.13.0" in page.text
+    assert REFUSED in page.text
+
+
+def test_the_charts_in_the_page_carry_the_means_of_the_records(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script id="charts" type="application/json">(.*?)</script>', text, re.DOTALL)
+    charts = {chart["key"]: chart for chart in json.loads(data)}
+    arms = {arm.label: arm for arm in read_report(folder).summary.arms}
+    for curve in charts["perplexity"]["curves"]:
+        arm = arms[curve["label"]]
+        assert curve["x"] == [one.length for one in arm.evaluations if one.loss]
+        assert curve["y"] == pytest.approx(
+            [one.perplexity for one in arm.evaluations if one.loss], rel=1e-6
+        )
+    assert charts["perplexity"]["train_length"] == 64
+    assert charts["perplexity"]["log_x"]
+    assert charts["perplexity"]["log_y"]
+    (learned,) = [curve for curve in charts["perplexity"]["curves"] if curve["label"] == "learned"]
+    assert learned["end"] == "refused from 96"
+
+
+def test_bands_are_one_standard_deviation_and_absent_with_one_seed(folder, tmp_path):
+    def rope(where):
+        drawn = {chart.key: chart for chart in reporting.charts(read_report(where).summary)}
+        return next(curve for curve in drawn["training"].curves if curve.label == "rope")
+
+    arm = next(arm for arm in read_report(folder).summary.arms if arm.label == "rope")
+    widths = [(high - low) / 2 for low, high in zip(rope(folder).low, rope(folder).high, strict=True)]
+    assert widths == pytest.approx([loss.spread for _, loss in arm.validation])
+    write_sweep(tmp_path, ["rope"], seeds=(0,))
+    assert rope(tmp_path).low == rope(tmp_path).high
+
+
+def test_pictures_are_png_of_a_legible_size_and_no_two_curves_look_alike(folder):
+    for name, content in files(folder).items():
+        if name.endswith(".png"):
+            assert content.startswith(b"\x89PNG")
+            assert struct.unpack(">II", content[16:24]) == (1440, 864)
+    for chart in reporting.charts(read_report(folder).summary):
+        styles = [curve.style for curve in chart.curves]
+        assert len({(style.colours, style.dash) for style in styles}) == len(styles)
+
+
+def test_many_arms_are_still_told_apart(tmp_path):
+    specs = [f"rope:base={10**power}" for power in range(2, 16)]
+    write_sweep(tmp_path, specs, seeds=(0,), extensions=())
+    for chart in reporting.charts(read_report(tmp_path).summary):
+        looks = [
+            (curve.style.colours, curve.style.dash, curve.style.marker % 9) for curve in chart.curves
+        ]
+        assert len(set(looks)) == len(looks) == 14
+
+
+def test_markdown_has_the_tables_and_points_to_pictures_that_exist(folder):
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (folder / path).is_file()
+    assert "| alibi | ≥ 8× | −1.2 ± 0.1 % |" in text
+    widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| ")}
+    assert len(widths) == 3  # three tables, each with rows of one width
+
+
+def test_json_has_every_number_and_no_nan(folder):
+    data = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    by_name = {arm["encoding"]: arm for arm in data["encodings"] if arm["extension"] is None}
+    assert [one["length"] for one in by_name["rope"]["lengths"]] == list(LENGTHS)
+    assert by_name["rope"]["in_length_loss"]["seeds"] == 3
+    assert by_name["learned"]["lengths"][1] == {
+        "length": 96, "loss": None, "loss_error": None, "perplexity": None, "last_loss": None, "rise": None,
+        "windowed_gain": None, "accuracy": None, "refused": REFUSED,
+    }  # fmt: skip
+    assert data["left_out"] == []
+
+
+def test_a_run_that_diverged_leaves_no_nan_in_the_json(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/rope-0", dict.fromkeys(LENGTHS, float("nan")))
+    write_report(tmp_path)
+    data = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
+    assert data["encodings"][0]["diverged_seeds"] == [0]
+
+
+def test_text_from_the_records_cannot_become_part_of_the_page(tmp_path):
+    write_sweep(tmp_path, [HOSTILE, "rope"], seeds=(0,), extensions=())
+    write_report(tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert HOSTILE in page.text
+    assert "alert(1)</script" not in text
+    assert [tag for tag, _ in page.elements].count("script") == 3
+    assert r"\<script\>alert(1)\</script\>&\{\{plotly\}\}\|\`x\`" in (tmp_path / "report.md").read_text()
+
+
+def test_figures_of_an_earlier_report_do_not_stay_behind(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,))
+    write_report(tmp_path)
+    (tmp_path / "figures/notes.txt").write_text("mine")
+    shutil.rmtree(tmp_path / "runs")
+    write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=())
+    write_report(tmp_path)
+    assert not (tmp_path / "figures/extensions.png").exists()
+    assert (tmp_path / "figures/notes.txt").exists()
+
+
+def test_losses_beyond_any_perplexity_are_drawn_without_overflow(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0, 1), extensions=())
+    for seed in (0, 1):
+        change_losses(tmp_path / f"runs/rope-{seed}", {512: 5e4 + seed})
+    write_report(tmp_path)
+
+
+def test_tasks_have_a_figure_of_right_answers(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0, 1), accuracy=True, extensions=())
+    write_report(tmp_path)
+    assert (tmp_path / "figures/accuracy.png").exists()
+    assert "accuracy at 8×" in (tmp_path / "report.md").read_text()
+
+
+def browser() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser() is None, reason="no Chromium on this machine")
+def test_a_browser_draws_every_figure_under_the_pages_own_policy(folder, tmp_path):
+    done = subprocess.run(
+        [
+            browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+            "--virtual-time-budget=10000", "--enable-logging=stderr", "--dump-dom", (folder / "report.html").as_uri(),
+        ],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr  # no script failed, nothing was refused by the policy
+    seen = Page(done.stdout)
+    drawn = [a for tag, a in seen.elements if tag == "svg" and "main-svg" in (a.get("class") or "")]
+    assert len(drawn) >= 5
+    legend = " ".join(re.findall(r'data-unformatted="([^"]*)"', done.stdout))
+    for arm in read_report(folder).summary.arms:
+        assert arm.label in legend

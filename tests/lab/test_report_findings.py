@@ -1,0 +1,154 @@
+"""What the report says: no claim beyond its noise, refusals plainly, nothing hidden."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_records import LENGTHS, REFUSED, rewrite, write_sweep
+from test_report_summary import change_losses, summary_of, unfinish
+
+from ordinate.lab.findings import findings, headline, verdict
+from ordinate.lab.narrative import narrate
+
+FLAT = dict.fromkeys(LENGTHS, 1.0)
+
+
+def said(folder) -> dict[str, str]:
+    return {one.topic: one.text for one in findings(summary_of(folder))}
+
+
+def test_what_holds_breaks_and_is_refused_is_said_with_its_numbers(tmp_path):
+    write_sweep(tmp_path)
+    text = said(tmp_path)["Length"]
+    assert "Within 10 % of its in-length loss at 8× the training length: alibi (−1.2 % ± " in text
+    assert "rope leaves after 1.5× (+48.0 % ± " in text
+    assert f"learned gives no answer from 96 tokens on: “{REFUSED}”." in text
+    assert headline(summary_of(tmp_path)).startswith("alibi and clipped:max_distance=16 hold at 8×")
+
+
+@pytest.mark.parametrize(
+    ("rise", "found"), [(0.02, "holds"), (0.098, "close"), (0.102, "close"), (0.2, "breaks")]
+)
+def test_a_rise_nearer_to_the_limit_than_its_error_is_too_close_to_say(tmp_path, rise, found):
+    write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 512: 1 + rise})  # evaluated to ± 0.0085
+    assert verdict(summary_of(tmp_path).arms[0], 512) == found
+    assert ("Too close to that limit to say: alibi" in said(tmp_path)["Length"]) is (found == "close")
+
+
+def test_an_arm_that_broke_on_the_way_does_not_hold_at_the_end(tmp_path):
+    write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.5})
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "close"
+    assert headline(summary_of(tmp_path)) == "None surely holds at 8× the length it was trained on."
+
+
+def test_seeds_that_disagree_widen_the_error_of_a_rise(tmp_path):
+    write_sweep(tmp_path, ["alibi"], extensions=())
+    for seed, last in enumerate((1.0, 1.0, 1.2)):
+        change_losses(tmp_path / f"runs/alibi-{seed}", {**FLAT, 512: last})
+    assert (
+        verdict(summary_of(tmp_path).arms[0], 512) == "close"
+    )  # 6.7 % on average, and anything with luck
+
+
+def test_with_one_seed_no_order_of_encodings_is_claimed(tmp_path):
+    write_sweep(tmp_path, ["none", "rope"], seeds=(0,))
+    text = said(tmp_path)
+    assert "an arm of one seed has no spread, so no order among them is claimed" in text["In length"]
+    assert "ahead" not in text["In length"]
+    assert "Every arm has one seed, so there is no spread over seeds" in text["Noise"]
+
+
+def test_a_difference_within_the_spread_of_seeds_is_no_difference(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi", "none"], extensions=())
+    for seed, loss in enumerate((1.0, 1.1, 1.2)):
+        change_losses(tmp_path / f"runs/rope-{seed}", dict.fromkeys(LENGTHS, loss))
+        change_losses(tmp_path / f"runs/alibi-{seed}", dict.fromkeys(LENGTHS, loss + 0.05))
+        change_losses(tmp_path / f"runs/none-{seed}", dict.fromkeys(LENGTHS, loss + 5.0))
+    assert (
+        "rope is ahead of none by more than seeds explain, not of alibi." in said(tmp_path)["In length"]
+    )
+    for seed, loss in enumerate((1.0, 1.1, 1.2)):
+        change_losses(tmp_path / f"runs/none-{seed}", dict.fromkeys(LENGTHS, loss + 0.06))
+    assert said(tmp_path)["In length"].endswith(
+        "differences that seeds explain: none is better than another."
+    )
+
+
+def test_extra_context_is_used_only_if_it_saves_more_than_the_error(tmp_path):
+    write_sweep(tmp_path, ["alibi", "t5", "rope"], seeds=(0,), extensions=())
+    gains = {"alibi": 0.5, "t5": 0.011, "rope": -0.5}  # evaluated to ± 0.012
+
+    for spec, gain in gains.items():
+        rewrite(
+            tmp_path / f"runs/{spec}-0",
+            lambda line, gain=gain: (
+                {**line, "windowed_loss": line["loss"] + gain} if line["kind"] == "evaluation" else line
+            ),
+        )
+    text = said(tmp_path)["Extra context"]
+    assert "these use it: alibi (+0.500)" in text
+    assert "these show no use of it beyond noise: t5 (+0.011)" in text
+    assert "these are harmed by it: rope (−0.500)" in text
+
+
+def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=("linear:factor=8",))
+    assert "linear:factor=8 does best: loss 1.7" in said(tmp_path)["Without training"]
+    assert "for +3.7 % of loss at the training length" in said(tmp_path)["Without training"]
+    run = tmp_path / "runs/rope-0"
+    change_losses(run, {512: 2.0})
+    change_losses(run, {512: 1.995}, "linear:factor=8")
+    assert (
+        "no scaling put on it without training is better beyond noise"
+        in said(tmp_path)["Without training"]
+    )
+
+
+def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
+    write_sweep(tmp_path, ["rope", "none"], seeds=(0,))
+    assert "No arm was cut short" in said(tmp_path)["Training"]
+    assert "Every arm has learned more than a byte bigram knows (2.470" in said(tmp_path)["Training"]
+
+    def cut_short(line):
+        return {**line, "loss": 9.0} if line["kind"] == "validation" and line["step"] < 400 else line
+
+    rewrite(tmp_path / "runs/none-0", cut_short)
+    change_losses(tmp_path / "runs/none-0", dict.fromkeys(LENGTHS, 2.6))
+    text = said(tmp_path)["Training"]
+    assert "Still learning, so not at their best" in text
+    assert "none (−78" in text
+    assert "No better than a byte bigram (2.470 nats per token), so hardly trained: none." in text
+
+
+def test_diverged_and_left_out_runs_are_said(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], extensions=())
+    change_losses(tmp_path / "runs/rope-2", dict.fromkeys(LENGTHS, float("nan")))
+    unfinish(tmp_path / "runs/alibi-0")
+    text = said(tmp_path)
+    assert "Diverged, and left out of every mean: rope (seed 2)." in text["Training"]
+    assert text["Left out"] == "1 run not used: alibi-0 is unfinished: it has no result.json."
+
+
+def test_tasks_are_judged_by_right_answers(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], accuracy=True, extensions=())
+    text = said(tmp_path)
+    assert "Within 10 points of its in-length accuracy at 8×" in text["Length"]
+    assert "alibi (98 → 94 % right)" in text["Length"]
+    assert "rope leaves after 1.2× (98 → 0 % right)" in text["Length"]
+    assert "accuracies run from 98.0 %" in text["In length"]
+
+
+def test_one_length_alone_is_reported_without_talk_of_stretching(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,), lengths=(64,), extensions=())
+    assert headline(summary_of(tmp_path)) == "Trained and tested at one length."
+    assert "Length" not in said(tmp_path)
+    assert narrate(summary_of(tmp_path)).title == "2 encodings, trained at 64"
+
+
+def test_an_arm_without_a_single_sound_seed_does_not_stop_the_report(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/rope-0", dict.fromkeys(LENGTHS, float("nan")))
+    text = said(tmp_path)
+    assert "Diverged, and left out of every mean: rope (seed 0)." in text["Training"]
+    assert "alibi" in text["Length"]
