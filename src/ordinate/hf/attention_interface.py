@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.api import attention
+from .patch_state import NAME, site_of
 from .visible import Visible, make_visible
-
-if TYPE_CHECKING:
-    from .patch import Patch
-
-NAME = "ordinate"
 
 # Arguments that models hand through to attention and that do not change its result.
 _WITHOUT_EFFECT = frozenset(
@@ -32,62 +26,6 @@ _WITHOUT_EFFECT = frozenset(
         "output_router_logits", "position_ids", "return_dict", "sliding_window", "use_cache",
     }
 )  # fmt: skip
-
-
-@dataclass(eq=False)
-class Site:
-    """What `patch` leaves on a module: whose patch it is, and what the module used before.
-
-    Attributes:
-        implementation: The attention implementation of the module's config before.
-        slot: The attribute that held, or now holds, a forward of this module's own; None if untouched.
-        previous: What that attribute held, None for the forward of the class.
-    """
-
-    module: nn.Module
-    patch: Patch
-    implementation: str
-    slot: str | None = None
-    previous: Callable[..., Any] | None = None
-
-    @property
-    def own_forward(self) -> Callable[..., Any]:
-        """The forward the module had before."""
-        if self.previous is not None:
-            return self.previous
-        return MethodType(type(self.module).forward, self.module)
-
-    def run_own(self, *args: Any, **kwargs: Any) -> Any:
-        """Call that forward, with the config naming what it did before."""
-        self.patch.enter(own=True)
-        try:
-            return self.own_forward(*args, **kwargs)
-        finally:
-            self.patch.leave()
-
-    def replace_forward(self, forward: Callable[..., Any]) -> None:
-        # Accelerate's hooks wrap what they keep under another name.
-        self.slot = "_old_forward" if hasattr(self.module, "_hf_hook") else "forward"
-        self.previous = self.module.__dict__.get(self.slot)
-        self.module.__dict__[self.slot] = MethodType(forward, self.module)
-
-    def restore(self) -> None:
-        """Leave the module as it was."""
-        if self.slot is not None and self.previous is None:
-            del self.module.__dict__[self.slot]
-        elif self.slot is not None:
-            self.module.__dict__[self.slot] = self.previous
-        del self.module.__dict__["_ordinate"]
-
-    @property
-    def bypassed(self) -> bool:
-        return self.patch.bypasses > 0
-
-
-def site_of(module: nn.Module) -> Site | None:
-    site = module.__dict__.get("_ordinate")
-    assert site is None or isinstance(site, Site)
-    return site
 
 
 def register() -> None:

@@ -8,9 +8,8 @@ return, and layers older than the attention interface get another forward. `unpa
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 from torch import Tensor, nn
@@ -19,9 +18,10 @@ from ..attention.api import Impl
 from ..checks import check_choice
 from ..rotate.rope import RoPE
 from . import patch_layers, patch_rotary
-from .attention_interface import NAME, Site, register, site_of, uses_interface
+from .attention_interface import register, uses_interface
 from .config import from_config
-from .patch_rotary import Applier, Form, RotarySite, Turn
+from .patch_rotary import RotarySite
+from .patch_state import Patch, Site, site_of
 from .plan import ConfigError, describe_encoding
 from .visible import Visible
 
@@ -41,7 +41,7 @@ class PatchedModule(NamedTuple):
 
     name: str
     kind: str
-    count: int
+    how_many: int
     what: str
 
 
@@ -59,70 +59,11 @@ class PatchReport:
         rows = [("changed", entry) for entry in self.changed]
         rows += [("left alone", entry) for entry in self.left_alone]
         for title, entry in rows:
-            count = f" × {entry.count}" if entry.count > 1 else ""
+            count = f" × {entry.how_many}" if entry.how_many > 1 else ""
             lines.append(f"  {title:<10}  {entry.kind}{count} ({entry.name}): {entry.what}")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-@dataclass(eq=False)
-class Patch:
-    """The state of one patched model, reached from each of its modules that changed."""
-
-    impl: str
-    sites: list[Site] = field(default_factory=list)
-    hooked: list[nn.Module] = field(default_factory=list)
-    appliers: list[Applier] = field(default_factory=list)
-    # Where a module held a config: the module, the attribute, and the config shared before.
-    shared_configs: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
-    # Each config of this model's own that names us, and the implementation it named before.
-    configs: list[tuple[Any, str]] = field(default_factory=list)
-    calls: list[bool] = field(default_factory=list)
-    late: tuple[Turn, Form] | None = None
-
-    @property
-    def bypasses(self) -> int:
-        return sum(self.calls)
-
-    # Calls that the model's own code must answer
-
-    def enter(self, own: bool) -> None:
-        self.calls.append(own)
-        self._name_implementations()
-
-    def leave(self) -> None:
-        self.calls.pop()
-        self._name_implementations()
-
-    def _name_implementations(self) -> None:
-        for config, before in self.configs:
-            config._attn_implementation_internal = before if self.bypasses else NAME
-
-    # Keys that turn late, because their rotation depends on the length
-
-    def expect_late(self, turn: Turn, form: Form) -> None:
-        if self.late is not None:
-            raise RuntimeError(
-                "keys must reach attention before those of the next layer are turned, with a scaling that "
-                "depends on the length (dynamic NTK, LongRoPE), got a layer that attends in another way"
-            )
-        self.late = (turn, form)
-
-    def turn_late(self, key: Tensor) -> Tensor:
-        """Keys from the cache, unrotated, turned at the length the sequence has now."""
-        if self.late is None:
-            return key
-        (turn, form), self.late = self.late, None
-        return turn.of_keys(form.layout, key.shape[-1], key.shape[-2]).apply(key)
-
-    def rotate(
-        self, module: nn.Module, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """What the file of a module applies rotations with, which looks for marks while patched."""
-        (applier,) = patch_rotary.appliers_of(module)
-        turned: tuple[Tensor, Tensor] = applier.scope[applier.name](q, k, cos, sin)
-        return turned
 
 
 def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
@@ -353,7 +294,7 @@ class _Patching:
 
 
 def _source_name(layer_type: str | None, source: patch_rotary.Source) -> str:
-    text = describe_encoding(source) if isinstance(source, RoPE) else "RoPE"
+    text = "RoPE" if isinstance(source, patch_rotary.LiveFrequencies) else describe_encoding(source.rope)
     return text if layer_type is None else f"{layer_type}: {text}"
 
 
@@ -383,7 +324,7 @@ def _with_owner(model: nn.Module) -> Iterator[tuple[Any, nn.Module]]:
 def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     site = site_of(module)
     assert site is not None
-    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    names = list(patch_rotary.signature_of(module).parameters)[1:]
     given = dict(zip(names, args, strict=False)) | kwargs
     own = _needs_own_code(module, given)
     site.patch.enter(own)

@@ -20,7 +20,9 @@ from ..bias.types import Bias, DistanceBias, LinearBias
 from ..numerics import compute_dtype, constant
 from ..positions import left_padded, resolve, sequential
 from ..rotate.rope import RoPE
-from .attention_interface import Site, attend, site_of, uses_interface
+from .attention_interface import attend, uses_interface
+from .patch_rotary import appliers_of
+from .patch_state import Site, site_of
 from .visible import Visible
 
 
@@ -286,8 +288,8 @@ def falcon_forward(
         )  # fmt: skip
     q, k, v = (x.transpose(1, 2) for x in self._split_heads(self.query_key_value(hidden_states)))
     if alibi is None:
-        cos, sin = position_embeddings
-        q, k = site.patch.rotate(self, q, k, cos, sin)
+        (applier,) = appliers_of(self)
+        q, k = applier.scope[applier.name](q, k, *position_embeddings)
     if layer_past is not None:
         k, v = layer_past.update(k, v, self.layer_idx)
     bias, dropout = None, 0.0

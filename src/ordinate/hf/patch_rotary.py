@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from ..rotate.layout import Layout
 from ..rotate.rope import RoPE
 from ..rotate.rotation import Rotation
-from .attention_interface import Site, forward_scope, site_of
+from .attention_interface import forward_scope
+from .float32 import checkpoint_inv_freq
+from .patch_state import Site, site_of
 
 _APPLY = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 _TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # what such functions call the tensors they turn
@@ -68,7 +70,37 @@ class LiveFrequencies:
         return Rotation(angles, factor, "half", 2 * len(inv_freq))
 
 
-Source = RoPE | LiveFrequencies
+@dataclass(eq=False)
+class CheckpointFrequencies:
+    """A RoPE of the config's plan, with its frequencies rounded to float32 as the checkpoint's code has them."""
+
+    rope: RoPE
+
+    @property
+    def length_dependent(self) -> bool:
+        return self.rope.length_dependent
+
+    @property
+    def axes(self) -> int:
+        return self.rope.axes
+
+    @functools.cached_property
+    def _rounding(self) -> Tensor:
+        exact = self.rope.inv_freq()
+        return torch.where(exact == 0, 1.0, checkpoint_inv_freq(self.rope).double() / exact)
+
+    def inv_freq(self) -> Tensor:
+        return self.rope.inv_freq() * self._rounding
+
+    def at(self, positions: Tensor, lengths: Tensor | None = None) -> Rotation:
+        found = self.rope.at(positions, lengths)
+        if self.length_dependent:
+            return found
+        angles = found.angles * self._rounding.to(positions.device)
+        return Rotation(angles, found.factor, found.layout, found.head_dim)
+
+
+Source = CheckpointFrequencies | LiveFrequencies
 
 
 @dataclass(eq=False)
@@ -123,7 +155,7 @@ def _apply(form: Form, tensors: list[Tensor], heads_axis: int, turn: Turn) -> li
         patch.expect_late(turn, form)
         turned = [rotation.apply(tensors[0]), tensors[1]]
     elif len(tensors) == 2:
-        turned = list(rotation.apply_both(*tensors))
+        turned = [*rotation.apply_both(tensors[0], tensors[1])]
     else:
         turned = [rotation.apply(tensors[0])]
     if form.regroup:
@@ -227,7 +259,7 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """In the place of a rotary module's forward: its own result, marked."""
     site = site_of(self)
     assert isinstance(site, RotarySite)
-    asked = inspect.signature(type(self).forward).bind(self, *args, **kwargs).arguments
+    asked = signature_of(self).bind(self, *args, **kwargs).arguments
     source = site.sources.get(asked.get("layer_type"))
     positions = asked.get("position_ids")
     # A compiler fuses the model's own operations better than it could ours.
@@ -243,9 +275,14 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return mark((cos, sin), turn)
 
 
+def signature_of(module: nn.Module) -> inspect.Signature:
+    """The arguments of a module's own forward, itself among them."""
+    return inspect.signature(type(module).forward)
+
+
 def is_rotary(module: nn.Module) -> bool:
     """Whether a module makes rotations from position ids."""
-    names = list(inspect.signature(type(module).forward).parameters)
+    names = list(signature_of(module).parameters)
     return "RotaryEmbedding" in type(module).__name__ and names[1:3] == ["x", "position_ids"]
 
 
@@ -259,12 +296,12 @@ class Found(NamedTuple):
 
 def recognise(module: nn.Module, encodings: Iterable[RoPE], appliers: Iterable[Applier]) -> Found:
     """What a rotary module stands for and how its file applies it; nothing is believed that does not fit."""
-    asks_type = "layer_type" in inspect.signature(type(module).forward).parameters
-    types: list[str | None] = sorted(_layer_types(module)) if asks_type else [None]
+    asks_type = "layer_type" in signature_of(module).parameters
+    types: list[str | None] = [*sorted(_layer_types(module))] if asks_type else [None]
     found = Found({}, {}, [])
     for layer_type in types:
         prefix = "" if layer_type is None else f"{layer_type}_"
-        candidates: list[Source] = [*encodings]
+        candidates: list[Source] = [CheckpointFrequencies(rope) for rope in encodings]
         kind = _rope_type(module, layer_type)
         if kind not in _LENGTH_DEPENDENT and hasattr(module, f"{prefix}inv_freq"):
             candidates.append(LiveFrequencies(module, prefix))
@@ -301,7 +338,8 @@ def _fitting(
     appliers: Iterable[Applier],
 ) -> dict[Callable, Form]:
     """Each function's form, if the rotary module and the encoding agree; empty if they do not."""
-    live = getattr(module, f"{prefix}inv_freq", None)
+    # The module's own code changes its frequencies as sequences grow; these are the ones it starts from.
+    live = getattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq", None))
     ours = source.inv_freq().to("cpu", torch.float64)
     if live is not None and not _same_frequencies(live, ours):
         return {}

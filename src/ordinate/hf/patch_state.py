@@ -1,0 +1,120 @@
+"""What a patched model remembers: how to go back, and which of its calls go back for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+NAME = "ordinate"  # of the attention implementation
+
+
+@dataclass(eq=False)
+class Patch:
+    """The state of one patched model, reached from each of its modules that changed."""
+
+    impl: str
+    sites: list[Site] = field(default_factory=list)
+    hooked: list[nn.Module] = field(default_factory=list)
+    appliers: list[Any] = field(default_factory=list)
+    # Where a module held a config: the module, the attribute, and the config shared before.
+    shared_configs: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
+    # Each config of this model's own that names us, and the implementation it named before.
+    configs: list[tuple[Any, str]] = field(default_factory=list)
+    calls: list[bool] = field(default_factory=list)
+    late: tuple[Any, Any] | None = None
+
+    @property
+    def bypasses(self) -> int:
+        return sum(self.calls)
+
+    # Calls that the model's own code must answer
+
+    def enter(self, own: bool) -> None:
+        self.calls.append(own)
+        self._name_implementations()
+
+    def leave(self) -> None:
+        self.calls.pop()
+        self._name_implementations()
+
+    def _name_implementations(self) -> None:
+        for config, before in self.configs:
+            config._attn_implementation_internal = before if self.bypasses else NAME
+
+    # Keys that turn late, because their rotation depends on the length
+
+    def expect_late(self, turn: Any, form: Any) -> None:
+        if self.late is not None:
+            raise RuntimeError(
+                "keys must reach attention before those of the next layer are turned, with a scaling that "
+                "depends on the length (dynamic NTK, LongRoPE), got a layer that attends in another way"
+            )
+        self.late = (turn, form)
+
+    def turn_late(self, key: Tensor) -> Tensor:
+        """Keys from the cache, unrotated, turned at the length the sequence has now."""
+        if self.late is None:
+            return key
+        (turn, form), self.late = self.late, None
+        turned: Tensor = turn.of_keys(form.layout, key.shape[-1], key.shape[-2]).apply(key)
+        return turned
+
+
+@dataclass(eq=False)
+class Site:
+    """What `patch` leaves on a module: whose patch it is, and what the module used before.
+
+    Attributes:
+        implementation: The attention implementation of the module's config before.
+        slot: The attribute that held, or now holds, a forward of this module's own; None if untouched.
+        previous: What that attribute held, None for the forward of the class.
+    """
+
+    module: nn.Module
+    patch: Patch
+    implementation: str
+    slot: str | None = None
+    previous: Callable[..., Any] | None = None
+
+    @property
+    def own_forward(self) -> Callable[..., Any]:
+        """The forward the module had before."""
+        if self.previous is not None:
+            return self.previous
+        return MethodType(type(self.module).forward, self.module)
+
+    def run_own(self, *args: Any, **kwargs: Any) -> Any:
+        """Call that forward, with the config naming what it did before."""
+        self.patch.enter(own=True)
+        try:
+            return self.own_forward(*args, **kwargs)
+        finally:
+            self.patch.leave()
+
+    def replace_forward(self, forward: Callable[..., Any]) -> None:
+        # Accelerate's hooks wrap what they keep under another name.
+        self.slot = "_old_forward" if hasattr(self.module, "_hf_hook") else "forward"
+        self.previous = self.module.__dict__.get(self.slot)
+        self.module.__dict__[self.slot] = MethodType(forward, self.module)
+
+    def restore(self) -> None:
+        """Leave the module as it was."""
+        if self.slot is not None and self.previous is None:
+            del self.module.__dict__[self.slot]
+        elif self.slot is not None:
+            self.module.__dict__[self.slot] = self.previous
+        del self.module.__dict__["_ordinate"]
+
+    @property
+    def bypassed(self) -> bool:
+        return self.patch.bypasses > 0
+
+
+def site_of(module: nn.Module) -> Site | None:
+    site = module.__dict__.get("_ordinate")
+    assert site is None or isinstance(site, Site)
+    return site
