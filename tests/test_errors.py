@@ -8,6 +8,7 @@ so a new check comes with its sentence tested.
 from __future__ import annotations
 
 import ast
+import runpy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -363,12 +364,12 @@ CASES: list[Case] = [
     ("verify an unknown property", lambda: ordinate.verify(_rope, properties=["norm preservatoin"]), ValueError, r"unknown property 'norm preservatoin'.*norm preservation"),
     ("verify an unknown claim", lambda: ordinate.verify(_Claimant()), ValueError, r"claims of _Claimant must be properties, got 'decay with distanze'; did you mean 'decay with distance'"),
     ("a report's unknown property", lambda: ordinate.verify(_rope, properties=["norm preservation"])["norm"], KeyError, r"norm"),
-    # show
-    ("show of an odd dim", lambda: ordinate.show("rope", dim=7), ValueError, r"head_dim must be even, channels turn in pairs, got 7"),
-    ("show of too many channels", lambda: ordinate.show("rope", dim=2000), ValueError, r"dim must be at most 1024, got 2000"),
-    ("show of a class", lambda: ordinate.show(RoPE), ValueError, r"spec must be text such as 'rope:base=1e6', got <class"),
-    ("show of a huge table", lambda: ordinate.show("t5:max_distance=9999999"), ValueError, r"max_distance of an example must be at most 1048576, got 9999999"),
 ]  # fmt: skip
+
+
+# A folder may keep the cases of its own part beside its tests.
+for _path in sorted(Path(__file__).parent.glob("*/error_cases_*.py")):
+    CASES += runpy.run_path(str(_path))["CASES"]
 
 
 @pytest.mark.parametrize(

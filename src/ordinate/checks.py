@@ -45,7 +45,7 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
-def check_at_most(name: str, value: int, most: int) -> None:
+def check_at_most(name: str, value: float, most: float) -> None:
     if value > most:
         raise ValueError(f"{name} must be at most {most}, got {value}")
 

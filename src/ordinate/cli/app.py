@@ -11,8 +11,8 @@ import typer
 
 import ordinate
 
+from . import compare, inspect, plot, report, show, verify
 from . import list as list_
-from . import show, verify
 from .errors import Misuse
 
 app = typer.Typer(
@@ -42,8 +42,12 @@ def _root(
 
 
 list_.register(app)
+compare.register(app)
+report.register(app)
 show.register(app)
+plot.register(app)
 verify.register(app)
+inspect.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -100,6 +100,8 @@ def _without_positions(example: Example) -> list[Step]:
     order = torch.randperm(example.length, generator=torch.Generator().manual_seed(0))
     out = attention(x, x, x, impl="reference")
     shuffled = attention(*(x[:, :, order],) * 3, impl="reference")
+    assert isinstance(out, torch.Tensor)
+    assert isinstance(shuffled, torch.Tensor)
     rows = [
         (place, int(token), shuffled[0, 0, place, 0], out[0, 0, token, 0])
         for place, token in enumerate(order)

@@ -1,0 +1,115 @@
+"""``ordinate plot``: a picture of an encoding in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..plots.api import check_path, picture, save_picture
+from ..plots.kinds import KINDS
+from .errors import Misuse
+
+_EPILOG = """Examples:
+
+\b
+  ordinate plot rope -o rope.png                                 the picture that says most
+  ordinate plot rope -o rope.html                                the same, turning
+  ordinate plot sinusoidal --positions 50 --dim 64 -o codes.svg  a map of the codes
+  ordinate plot sinusoidal --kind channels --channels 2,6,12 -o channels.png
+  ordinate plot rope:base=1e6 --kind waves --pairs 0,15,31 -o waves.png
+  ordinate plot rope --kind scalings --factor 8 -o scalings.png  linear, NTK, YaRN, Llama 3
+  ordinate plot alibi --kind bias --heads 12 -o alibi.png        a matrix for each head
+  ordinate plot t5 --kind scores --json                          the numbers, not the picture
+  ordinate plot --list                                           every kind of picture
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("plot", epilog=_EPILOG)(plot_command)
+
+
+def plot_command(
+    name: str | None = typer.Argument(
+        None, metavar="NAME", help="An encoding, as in ordinate.create.", show_default=False
+    ),
+    kind: str | None = typer.Option(None, help="What to draw; see --list. Default: what says most."),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", metavar="FILE", help="Where to draw it: .png, .svg or .html."
+    ),
+    positions: int | None = typer.Option(None, help="Positions, or tokens of a matrix."),
+    dim: int = typer.Option(64, help="Channels: of a head, or of an embedding for codes."),
+    heads: int = typer.Option(8, help="Number of heads, for biases."),
+    distance: int = typer.Option(256, help="How far scores and biases are followed."),
+    train_length: int = typer.Option(4096, help="Positions the model is taken to be trained on."),
+    channels: str | None = typer.Option(None, metavar="N,N", help="Channels to pick out."),
+    pairs: str | None = typer.Option(None, metavar="N,N", help="Pairs to pick out."),
+    at: str = typer.Option("1,5", metavar="N,N", help="Positions to pick out."),
+    factor: float = typer.Option(8.0, help="How far the scalings of --kind scalings stretch."),
+    text: str = typer.Option("the dog bites the man", help="The words of --kind attention."),
+    as_json: bool = typer.Option(False, "--json", help="Print the numbers of the picture as JSON."),
+    listed: bool = typer.Option(False, "--list", help="List the kinds of pictures, and exit."),
+) -> None:
+    """Draw an encoding: codes, rotations, biases, wavelengths, score against distance."""
+    if listed:
+        _print_list()
+        return
+    if name is None:
+        raise Misuse("NAME must be an encoding to draw, got none", "ordinate list")
+    if output is None and not as_json:
+        raise Misuse(
+            "--output must be a file to draw into, got none", f"ordinate plot {name} -o {name}.png"
+        )
+    try:
+        if output is not None:
+            check_path(output)
+        drawn = picture(
+            name, kind, positions=positions, dim=dim, heads=heads, distance=distance,
+            train_length=train_length, channels=_numbers("--channels", channels),
+            pairs=_numbers("--pairs", pairs), at=_numbers("--at", at), factor=factor, text=text,
+        )  # fmt: skip
+        if output is not None:
+            save_picture(drawn, output)
+            print(f"wrote {output}: {drawn.subject}, {drawn.title}", file=sys.stderr)
+    except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
+        raise Misuse(_sentence(error), _hint(error)) from None
+    if as_json:
+        print(json.dumps(drawn.to_dict(), ensure_ascii=False))
+
+
+def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise Misuse(
+            f"{name} must be numbers with commas, got {text!r}", "ordinate plot --help"
+        ) from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"--output must be a file that can be written, got {error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return "pip install 'ordinate[plot]'"
+    if "unknown encoding" in str(error):
+        return "ordinate list"
+    return "ordinate plot --list" if "kind" in str(error) else "ordinate plot --help"
+
+
+def _print_list() -> None:
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for kind in KINDS.values():
+        table.add_row(kind.name, kind.about)
+    console.print(table)

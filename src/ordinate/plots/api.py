@@ -1,0 +1,122 @@
+"""`picture`, `plot` and `save`: from a spec to numbers, to a figure, to a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from ..checks import check_choice, nearest
+from ..encoding import PositionEncoding
+from .draw_matplotlib import to_matplotlib
+from .draw_plotly import to_plotly
+from .kinds import KINDS, default_kind, kinds_of
+from .picture import Picture
+from .view import View
+
+Backend = Literal["matplotlib", "plotly"]
+_SUFFIXES = (".png", ".svg", ".html")
+
+
+def picture(encoding: str | PositionEncoding, kind: str | None = None, **options: Any) -> Picture:
+    """The numbers of a picture, before anything draws them.
+
+    Args:
+        encoding: A spec as in `ordinate.create`, or an encoding.
+        kind: One of `kinds_of` the encoding; default the one that says most about it.
+        options: Sizes and choices, the fields of `View`: ``positions``, ``dim``, ``heads``, ``distance``, …
+
+    Example:
+        >>> drawn = picture("alibi", "slopes", heads=2)
+        >>> drawn.panels[0].values.tolist()
+        [0.0625, 0.00390625]
+    """
+    known = [field.name for field in dataclasses.fields(View)]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"unknown option {name!r} of a picture{nearest(name, known)}")
+    view = View(**options)
+    if isinstance(encoding, PositionEncoding):
+        made, subject = encoding, type(encoding).__name__
+    else:
+        made, subject = view.encoding(encoding), encoding
+    chosen = default_kind(made) if kind is None else kind
+    if chosen not in KINDS:
+        raise ValueError(f"unknown kind {chosen!r} of picture{nearest(str(chosen), KINDS)}")
+    has = kinds_of(made)
+    if chosen not in has:
+        raise ValueError(f"kind must be one that {subject} has, {', '.join(has)}, got {chosen!r}")
+    return KINDS[chosen].draw(made, view, subject)
+
+
+def plot(
+    encoding: str | PositionEncoding,
+    kind: str | None = None,
+    *,
+    backend: Backend = "matplotlib",
+    **options: Any,
+) -> Any:
+    """A figure of an encoding: matplotlib's, or plotly's with ``backend="plotly"``. See `picture`.
+
+    Example:
+        >>> figure = plot("rope", "waves", positions=64, pairs=(0, 15, 31))
+        >>> figure.axes[0].get_xlabel()
+        'position'
+    """
+    check_choice("backend", backend, ("matplotlib", "plotly"))
+    return figure_of(picture(encoding, kind, **options), backend)
+
+
+def figure_of(picture: Picture, backend: Backend = "matplotlib") -> Any:
+    """A picture as a figure of a backend."""
+    if find_spec(backend) is None:
+        raise ModuleNotFoundError(f"backend {backend!r} must be installed: pip install 'ordinate[plot]'")
+    return to_matplotlib(picture) if backend == "matplotlib" else to_plotly(picture)
+
+
+def save(
+    encoding: str | PositionEncoding, path: str | os.PathLike, kind: str | None = None, **options: Any
+) -> Path:
+    """Draw a picture into a file: ``.png`` and ``.svg`` with matplotlib, ``.html`` with plotly, for any browser."""
+    check_path(path)
+    return save_picture(picture(encoding, kind, **options), path)
+
+
+def check_path(path: str | os.PathLike) -> None:
+    """A file a picture can be written to: its suffix says how."""
+    if Path(path).suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"path must end in {', '.join(_SUFFIXES)}, got {str(path)!r}")
+
+
+def save_picture(picture: Picture, path: str | os.PathLike) -> Path:
+    """Write a picture to a file whose suffix says how; the same picture gives the same bytes."""
+    check_path(path)
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix == ".html":
+        figure_of(picture, "plotly").write_html(target, include_plotlyjs=True, div_id="picture")
+        return target
+    _save_with_matplotlib(figure_of(picture, "matplotlib"), target)
+    return target
+
+
+def _save_with_matplotlib(figure: Any, target: Path) -> None:
+    from matplotlib import rc_context
+
+    # No dates and no random names, so that a rebuilt gallery differs only where its pictures do.
+    settings = (
+        {"metadata": {"Date": None}}
+        if target.suffix.lower() == ".svg"
+        else {"metadata": {"Software": None}}
+    )
+    with rc_context({"svg.hashsalt": "ordinate"}), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Glyph .* missing")
+        try:
+            figure.savefig(target, dpi=120, **settings)
+        except UserWarning as missing:
+            raise ValueError(
+                f"text must have letters that a font here can draw, or go to a file .html, got {missing}"
+            ) from None

@@ -1,0 +1,125 @@
+"""The permutation experiment: shuffle the words of a sentence and watch attention, with and without positions."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..attention.api import attention
+from ..encoding import NoPE, PositionEncoding
+from ..verify.observe import causal_only
+from .biases import largest
+from .picture import Axis, Heatmap, Picture
+from .view import View
+
+MAX_WORDS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle:
+    """One encoding, one sentence, two orders.
+
+    Attributes:
+        before, after: Attention weights of the sentence, and of the shuffled one put back into its order.
+        change: The largest change of any output, put back into order: 0 where order does not count.
+    """
+
+    words: tuple[str, ...]
+    order: tuple[int, ...]
+    before: Tensor
+    after: Tensor
+    change: float
+    causal: bool
+
+
+def shuffle(
+    encoding: PositionEncoding, words: list[str], dim: int, heads: int, seed: int = 0
+) -> Shuffle:
+    """Attend to the words in their order and in another, through one fixed random layer.
+
+    Args:
+        seed: Of the order; the words' vectors and the layer are always the same.
+    """
+    order = _another_order(len(words), seed)
+    causal = causal_only(encoding, View(dim=dim, heads=heads).setting(encoding))
+    x = torch.stack([_vector(word, dim) for word in words])[None]
+    weights, out = _attend(encoding, x, dim, heads, causal)
+    shuffled_weights, shuffled_out = _attend(encoding, x[:, order], dim, heads, causal)
+    back = torch.argsort(order)
+    change = float((shuffled_out[:, back] - out).abs().amax())
+    put_back = shuffled_weights[back][:, back]
+    return Shuffle(tuple(words), tuple(order.tolist()), weights, put_back, change, causal)
+
+
+def experiment(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """Attention before and after a shuffle, without positions and with the encoding."""
+    words = split(view.text)
+    plain = shuffle(NoPE(), words, view.dim, view.heads)
+    placed = shuffle(encoding, words, view.dim, view.heads)
+    return draw(plain, placed, subject)
+
+
+def draw(plain: Shuffle, placed: Shuffle, subject: str) -> Picture:
+    """Without and with positions: the weights before, after, and what became of them."""
+    limit = largest(plain.before, plain.after, placed.before, placed.after)
+    names = tuple(f"{place + 1} {word}" for place, word in enumerate(plain.words))
+    axes = (Axis("looks at"), Axis("word"))
+    changes = [float((result.after - result.before).abs().amax()) for result in (plain, placed)]
+    visible = max(*changes, 0.01)  # so that rounding stays white
+    panels = []
+    for result, who in ((plain, "without positions"), (placed, f"with {subject}")):
+        change = result.after - result.before
+        for matrix, title in ((result.before, who), (result.after, "shuffled, put back in order")):
+            panels.append(Heatmap(matrix, *axes, "attention weight", False, limit, title, names, names))
+        panels.append(Heatmap(change, *axes, "change", True, visible, "change", names, names))
+    shuffled = " ".join(plain.words[index] for index in plain.order)
+    note = (
+        f"shuffled: {shuffled}. Outputs change by {plain.change:.1e} without positions, "
+        f"by {placed.change:.1e} with {subject}" + (" (causal, as it must be)" if placed.causal else "")
+    )
+    return Picture("attention", subject, "attention before and after a shuffle", tuple(panels), note, 3)
+
+
+def split(text: str) -> list[str]:
+    """The words of a sentence; of one without spaces, such as Chinese, its characters."""
+    words = text.split()
+    if len(words) == 1:
+        words = list(words[0])
+    if not 2 <= len(words) <= MAX_WORDS:
+        raise ValueError(f"text must have 2 to {MAX_WORDS} words, got {len(words)}")
+    return [word[:24] for word in words]
+
+
+def _another_order(count: int, seed: int) -> Tensor:
+    """A permutation that moves something."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(count, generator=generator)
+        if not torch.equal(order, torch.arange(count)):
+            return order
+
+
+def _vector(word: str, dim: int) -> Tensor:
+    """The same random vector for the same word, every time and everywhere."""
+    generator = torch.Generator().manual_seed(zlib.crc32(word.encode()))
+    return torch.randn(dim, dtype=torch.float64, generator=generator)
+
+
+def _attend(
+    encoding: PositionEncoding, x: Tensor, dim: int, heads: int, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """The weights, averaged over heads, and the outputs ``[heads, seq, dim]`` of one random layer."""
+    count = x.shape[1]
+    generator = torch.Generator().manual_seed(1)
+    projections = torch.randn(3, heads, dim, dim, dtype=torch.float64, generator=generator) / dim**0.5
+    with torch.no_grad():
+        hidden = encoding.embed(x.clone())
+        q, k, v = (torch.einsum("bsd,hde->bhse", hidden, projection) for projection in projections)
+        # Attention over one-hot values is its weights.
+        seen = torch.eye(count, dtype=torch.float64).expand(1, heads, count, count)
+        weights = attention(q, k, seen, encoding, causal=causal, x=hidden, impl="reference")
+        assert isinstance(weights, Tensor)
+    return weights[0].mean(dim=0), (weights @ v)[0]

@@ -1,0 +1,122 @@
+"""Pictures of biases: slopes, buckets, the matrix each head adds, and the same by distance."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..bias.alibi import ALiBi
+from ..bias.clipped import ClippedBias
+from ..bias.t5 import T5Bias
+from ..encoding import PositionEncoding
+from ..show.biases import dense_bias
+from ..show.setting import Example
+from ..verify.observe import bias_by_distance, causal_only
+from .picture import Axis, Bars, Heatmap, Lines, Picture, Series
+from .view import View
+
+_QUERY, _KEY = Axis("query position"), Axis("key position")
+_DISTANCE = Axis("distance, query - key (positions)")
+_BIAS = Axis("added to the logit")
+_MATRIX = 64  # tokens a matrix shows at most: more could not be told apart
+_ANNOTATED = 16  # tokens up to which a number fits into its cell
+
+
+def part(encoding: PositionEncoding, *classes: type) -> PositionEncoding | None:
+    """The first part of an encoding of one of these classes."""
+    return next((m for m in encoding.modules() if isinstance(m, classes)), None)  # type: ignore[return-value]
+
+
+def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """How steeply each head falls."""
+    alibi = part(encoding, ALiBi)
+    assert isinstance(alibi, ALiBi)
+    values = alibi.slopes_on(torch.device("cpu"), torch.float64).detach()
+    names = tuple(str(head) for head in range(len(values)))
+    panel = Bars(names, values, Axis("head"), Axis("slope (logits per position)", log=True))
+    return Picture("slopes", subject, "the slope of each head", (panel,))
+
+
+def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """Which row of its table each query and key look up."""
+    places = view.places(encoding, 16, _MATRIX)
+    distances = places[:, None] - places
+    table = part(encoding, T5Bias, ClippedBias)
+    if isinstance(table, T5Bias):
+        rows, value = table.buckets(distances), "bucket"
+    else:
+        assert isinstance(table, ClippedBias)
+        rows, value = (
+            distances.clamp(-table.max_distance, table.max_distance) + table.max_distance,
+            "row",
+        )
+    panel = Heatmap(
+        rows, _KEY, _QUERY, value, False, float(rows.amax()), annotated=len(places) <= _ANNOTATED
+    )
+    return Picture("buckets", subject, f"the {value} of each query and key", (panel,))
+
+
+def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """What each head adds to the scores of a short sequence, all in one scale."""
+    length = len(view.places(encoding, 32, _MATRIX))
+    example = Example(dim=view.dim, heads=view.heads, length=length, train_length=view.train_length)
+    dense = dense_bias(encoding, example)
+    if _past_only(encoding, view):
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        dense = dense.masked_fill(future, float("nan"))
+    shown = spread(len(dense), 8)
+    limit = float(dense[shown].nan_to_num().abs().amax()) or 1.0
+    panels = tuple(
+        Heatmap(dense[head], _KEY, _QUERY, _BIAS.label, True, limit, f"head {head}") for head in shown
+    )
+    return Picture(
+        "bias",
+        subject,
+        "what each head adds to the scores",
+        panels,
+        _trained(encoding) or "one scale of colours for all heads",
+        min(4, len(panels)),
+    )
+
+
+def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """What each head adds, by distance."""
+    setting = view.setting(encoding)
+    first = 0 if _past_only(encoding, view) else -view.distance
+    distances = torch.arange(first, view.distance + 1)
+    rows = bias_by_distance(encoding, setting, distances).detach()
+    series = tuple(
+        Series(f"head {head}", distances, rows[head])
+        for head in spread(len(rows), 4 if _trained(encoding) else 8)
+    )
+    panel = Lines(_DISTANCE, _BIAS, series, ordered=True)
+    return Picture("distance", subject, "what each head adds, by distance", (panel,), _trained(encoding))
+
+
+def _past_only(encoding: PositionEncoding, view: View) -> bool:
+    """Whether the future is masked where this bias is used."""
+    t5 = part(encoding, T5Bias)
+    one_way = isinstance(t5, T5Bias) and not t5.bidirectional
+    return one_way or causal_only(encoding, view.setting(encoding))
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Up to ``most`` of ``count`` things, from the first to the last.
+
+    Example:
+        >>> spread(12, 4)
+        [0, 4, 7, 11]
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+
+
+def _trained(encoding: PositionEncoding) -> str:
+    learned = any(True for _ in encoding.parameters())
+    return "a learned table as it is initialised, not as training leaves it" if learned else ""
+
+
+def largest(*matrices: Tensor) -> float:
+    """The largest value of several matrices, what does not exist left out."""
+    return max(float(matrix.nan_to_num().amax()) for matrix in matrices) or 1.0

@@ -1,0 +1,55 @@
+"""Pictures of codes: the whole table as a map, a channel along positions, a position across channels."""
+
+from __future__ import annotations
+
+import torch
+
+from ..embed.sinusoidal import Sinusoidal
+from ..encoding import PositionEncoding
+from ..verify.observe import codes
+from .picture import Axis, Heatmap, Lines, Picture, Series
+from .view import View
+
+_POSITION = Axis("position")
+_CHANNEL = Axis("channel")
+_VALUE = Axis("value of the code")
+
+
+def code_map(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """Every channel of every position."""
+    matrix = _codes(encoding, view, view.places(encoding, 64))
+    panel = Heatmap(matrix, _CHANNEL, _POSITION, _VALUE.label, True, _reach(matrix))
+    fast_to_slow = isinstance(encoding, Sinusoidal) and encoding.layout == "interleaved"
+    note = (
+        "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart"
+    )
+    return Picture("codes", subject, "the code of each position", (panel,), note if fast_to_slow else "")
+
+
+def channels(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """A few channels along the positions."""
+    places = view.places(encoding, 128)
+    matrix = _codes(encoding, view, places)
+    picked = view.picked("channels", matrix.shape[1])
+    series = tuple(Series(f"channel {channel}", places, matrix[:, channel]) for channel in picked)
+    panel = Lines(_POSITION, _VALUE, series)
+    return Picture("channels", subject, "some channels along the positions", (panel,))
+
+
+def profile(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """The whole code of a few positions."""
+    matrix = _codes(encoding, view, torch.tensor(view.at))
+    places = torch.arange(matrix.shape[1])
+    series = tuple(
+        Series(f"position {place}", places, row) for place, row in zip(view.at, matrix, strict=True)
+    )
+    panel = Lines(_CHANNEL, _VALUE, series)
+    return Picture("profile", subject, "the code of some positions across channels", (panel,))
+
+
+def _codes(encoding: PositionEncoding, view: View, positions: torch.Tensor) -> torch.Tensor:
+    return codes(encoding, view.setting(encoding), positions).detach()
+
+
+def _reach(matrix: torch.Tensor) -> float:
+    return float(matrix.abs().amax()) or 1.0

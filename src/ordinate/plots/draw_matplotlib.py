@@ -1,0 +1,230 @@
+"""Pictures drawn with matplotlib, for files, papers and notebooks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import palette
+from .picture import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINE_STYLES = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
+
+
+def to_matplotlib(picture: Picture) -> Figure:
+    """A matplotlib figure of a picture."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    columns = min(picture.columns, len(picture.panels))
+    rows = math.ceil(len(picture.panels) / columns)
+    with rc_context(
+        {"font.size": 10, "font.family": _fonts(), "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure = Figure(figsize=_size(picture, rows, columns), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=_shares_y(picture)).flatten()
+        for index, (axes, panel) in enumerate(zip(grid, picture.panels, strict=False)):
+            _draw(axes, panel, first=index % columns == 0, last=index == len(picture.panels) - 1)
+            if columns == 1 and index < len(picture.panels) - 1:
+                axes.set_xlabel("")
+        for axes in grid[len(picture.panels) :]:
+            axes.set_visible(False)
+        _add_colour_bars(figure, grid, picture)
+        heading = f"{picture.subject}: {picture.title}"
+        figure.suptitle(_folded(heading, figure.get_figwidth(), 12), fontsize=12)
+        if picture.note:
+            figure.supxlabel(
+                _folded(picture.note, figure.get_figwidth(), 9), fontsize=9, color="#555555"
+            )
+    return figure
+
+
+def _fonts() -> list[str]:
+    """Matplotlib's own font, and for words it has no letters for the first of these that is installed."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    chinese = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
+               "Microsoft YaHei", "SimHei")  # fmt: skip
+    return ["DejaVu Sans", *[name for name in chinese if name in installed][:1]]
+
+
+def _size(picture: Picture, rows: int, columns: int) -> tuple[float, float]:
+    panel = picture.panels[0]
+    if isinstance(panel, Plane):
+        return (7.0, 4.4) if len(panel.names) > 1 else (5.5, 4.4)
+    if len(picture.panels) == 1:
+        return 7.0, 4.2
+    if isinstance(panel, Heatmap) and panel.row_names:
+        return 3.6 * columns + 1.2, 3.2 * rows + 0.6
+    if columns == 1:
+        return 7.0, 1.45 * rows + 0.9
+    return 2.5 * columns + 0.8, 2.5 * rows + 0.9
+
+
+def _folded(text: str, inches: float, points: int) -> str:
+    import textwrap
+
+    return textwrap.fill(text, int(inches * 72 / (points * 0.52)))
+
+
+def _shares_y(picture: Picture) -> bool:
+    return len(picture.panels) > 1 and isinstance(picture.panels[0], Lines)
+
+
+def _draw(axes: Axes, panel: Panel, *, first: bool, last: bool) -> None:
+    if isinstance(panel, Lines):
+        _draw_lines(axes, panel, legend=last)
+    elif isinstance(panel, Heatmap):
+        _draw_heatmap(axes, panel)
+    elif isinstance(panel, Bars):
+        _draw_bars(axes, panel)
+    else:
+        _draw_plane(axes, panel)
+    if panel.title:
+        axes.set_title(panel.title, fontsize=10)
+    axes.set_xlabel(panel.x.label)
+    if first:
+        axes.set_ylabel(panel.y.label)
+
+
+def _scale(axes: Axes, x: Axis, y: Axis) -> None:
+    if x.log:
+        axes.set_xscale("log")
+    if y.log:
+        axes.set_yscale("log")
+
+
+def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:
+    _scale(axes, panel.x, panel.y)
+    loud = [series for series in panel.series if not series.quiet]
+    for series in panel.series:
+        index = loud.index(series) if series in loud else 0
+        colour = (
+            palette.QUIET if series.quiet else palette.color(index, len(loud), ordered=panel.ordered)
+        )
+        style: dict[str, Any] = {"color": colour, "label": series.name}
+        if series.points:
+            style |= {"linestyle": "none", "marker": "os^D"[index % 4], "markersize": 3.5}
+        elif series.quiet:
+            style |= {"linewidth": 1.0}
+        elif not panel.ordered:
+            style |= {"linestyle": _LINE_STYLES[index % 4], "linewidth": 1.6}
+        axes.plot(series.x.numpy(), series.y.numpy(), **style)
+    for mark in panel.marks:
+        line = axes.axvline if mark.axis == "x" else axes.axhline
+        line(mark.at, color="#444444", linewidth=0.8, linestyle=(0, (4, 3)), label=mark.label or None)
+    named = len(panel.series) > 1 or any(mark.label for mark in panel.marks)
+    if legend and named:
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _draw_heatmap(axes: Axes, panel: Heatmap) -> None:
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    name = "RdBu_r" if panel.diverging else "cividis"
+    colours = colormaps[name].with_extremes(bad=palette.MISSING)
+    low = -panel.limit if panel.diverging else 0.0
+    matrix = panel.matrix.double().numpy()
+    square = matrix.shape[0] == matrix.shape[1]
+    image = axes.imshow(
+        matrix, cmap=colours, vmin=low, vmax=panel.limit, interpolation="nearest",
+        aspect="equal" if square else "auto",
+    )  # fmt: skip
+    image.set_label(panel.value)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(True)
+    for names, axis, angle in ((panel.row_names, axes.yaxis, 0), (panel.column_names, axes.xaxis, 45)):
+        if names:
+            axis.set_ticks(range(len(names)), names, fontsize=8, rotation=angle)
+            if angle:
+                for label in axis.get_ticklabels():
+                    label.set(ha="right", rotation_mode="anchor")
+        else:
+            axis.set_major_locator(MaxNLocator(integer=True))
+    if panel.annotated:
+        _annotate(axes, panel)
+
+
+def _annotate(axes: Axes, panel: Heatmap) -> None:
+    for row in range(panel.matrix.shape[0]):
+        for column in range(panel.matrix.shape[1]):
+            value = panel.matrix[row, column].item()
+            dark = not panel.diverging and value < 0.55 * panel.limit
+            axes.text(
+                column,
+                row,
+                f"{value:g}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+            )
+
+
+def _add_colour_bars(figure: Figure, grid: Any, picture: Picture) -> None:
+    """One bar for all maps that share their colours."""
+    groups: dict[tuple[str, float], list[Axes]] = {}
+    for axes, panel in zip(grid, picture.panels, strict=False):
+        if isinstance(panel, Heatmap):
+            groups.setdefault((panel.value, panel.limit), []).append(axes)
+    for (value, _), shown in groups.items():
+        bar = figure.colorbar(shown[0].images[0], ax=shown, shrink=0.9, pad=0.02)
+        bar.set_label(value)
+        bar.outline.set_visible(False)
+
+
+def _draw_bars(axes: Axes, panel: Bars) -> None:
+    _scale(axes, panel.x, panel.y)
+    places = range(len(panel.names))
+    bars = axes.bar(places, panel.values.numpy(), color=palette.CATEGORIES[0], width=0.7)
+    if len(panel.names) <= 16:
+        axes.bar_label(bars, [_short(value) for value in panel.values.tolist()], fontsize=8, padding=2)
+        axes.margins(y=0.1)
+    step = math.ceil(len(panel.names) / 16)
+    axes.set_xticks(list(places)[::step], list(panel.names)[::step])
+
+
+def _short(value: float) -> str:
+    """``1/2``, ``1/256`` where that is exact, else three digits."""
+    inverse = 1 / value if value else 0.0
+    return (
+        f"1/{inverse:.0f}"
+        if inverse and math.isclose(inverse, round(inverse), rel_tol=1e-9)
+        else f"{value:.3g}"
+    )
+
+
+def _draw_plane(axes: Axes, panel: Plane) -> None:
+    """Each track from its first point, an arrow, to its last; dots fade from the first to the last position."""
+    reach = float(torch.nan_to_num(panel.tracks).norm(dim=-1).amax()) or 1.0
+    steps = panel.tracks.shape[1]
+    for index, (name, track) in enumerate(zip(panel.names, panel.tracks, strict=True)):
+        colour = palette.color(index, len(panel.names), ordered=False)
+        # Tracks share a circle; drawn on circles of their own they can be told apart.
+        radius = 1 - 0.22 * index
+        points = (track * radius / reach).numpy()
+        shades = [0.15 + 0.75 * place / max(steps - 1, 1) for place in range(steps)]
+        axes.scatter(points[:, 0], points[:, 1], s=14, color=colour, alpha=shades, linewidths=0)  # type: ignore[arg-type]
+        axes.annotate(
+            "", points[min(1, steps - 1)], (0, 0),
+            arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.4, "linestyle": "--"},
+        )  # fmt: skip
+        axes.annotate(
+            "", points[-1], (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.8}
+        )
+        axes.plot([], [], color=colour, marker="o", linestyle="-", label=f"{name}, radius {radius:.2f}")
+    axes.set_aspect("equal")
+    axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12))
+    axes.axhline(0, color="#cccccc", linewidth=0.7, zorder=0)
+    axes.axvline(0, color="#cccccc", linewidth=0.7, zorder=0)
+    axes.plot([], [], color="#444444", linestyle="--", label=f"at {panel.step} 1")
+    axes.plot([], [], color="#444444", linestyle="-", label=f"at {panel.step} {steps - 1}")
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -1,0 +1,227 @@
+"""Pictures drawn with plotly: they answer to the mouse, and what turns is seen turning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import palette
+from .picture import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_DASHES = ("solid", "dash", "dashdot", "dot")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond")
+# Steps of matplotlib's RdBu_r and cividis, so that both backends show the same colours.
+_DIVERGING = ["#053061", "#4393c3", "#d1e5f0", "#f7f7f7", "#fddbc7", "#d6604d", "#67001f"]
+_SEQUENTIAL = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"]
+
+
+def to_plotly(picture: Picture) -> Figure:
+    """A plotly figure of a picture."""
+    from plotly.subplots import make_subplots
+
+    columns = min(picture.columns, len(picture.panels))
+    rows = math.ceil(len(picture.panels) / columns)
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=[panel.title for panel in picture.panels],
+        shared_yaxes=columns > 1 and isinstance(picture.panels[0], Lines),
+        horizontal_spacing=0.12 / columns, vertical_spacing=0.3 / rows if rows > 1 else 0,
+    )  # fmt: skip
+    for index, panel in enumerate(picture.panels):
+        place = {"row": index // columns + 1, "col": index % columns + 1}
+        _draw(figure, panel, place, index, picture)
+        figure.update_xaxes(title_text=panel.x.label, **place)
+        if place["col"] == 1:
+            figure.update_yaxes(title_text=panel.y.label, **place)
+    heading = f"{picture.subject}: {picture.title}"
+    note = f"<br><sub>{_escaped(picture.note)}</sub>" if picture.note else ""
+    figure.update_layout(
+        title={"text": _escaped(heading) + note, "x": 0.02, "xanchor": "left"},
+        template="plotly_white",
+        font={"size": 12},
+        height=_height(picture, rows),
+        margin={"l": 64, "r": 24, "t": 84, "b": 56},
+        legend={"orientation": "v"},
+    )
+    return figure
+
+
+def _escaped(text: str) -> str:
+    """Plotly reads a few tags in its texts, and none of a subject's are meant."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _height(picture: Picture, rows: int) -> int:
+    if isinstance(picture.panels[0], Plane):
+        return 560
+    return 440 if len(picture.panels) == 1 else 130 + 310 * rows
+
+
+def _draw(figure: Figure, panel: Panel, place: dict[str, int], index: int, picture: Picture) -> None:
+    if isinstance(panel, Lines):
+        _draw_lines(figure, panel, place, legend=index == 0)
+    elif isinstance(panel, Heatmap):
+        shared = [(p.value, p.limit) for p in picture.panels if isinstance(p, Heatmap)]
+        mine = shared.index((panel.value, panel.limit))  # one bar for all maps that share their colours
+        before = len(set(shared[:mine]))
+        _draw_heatmap(figure, panel, place, bar=1.01 + 0.11 * before if mine == index else None)
+    elif isinstance(panel, Bars):
+        _draw_bars(figure, panel, place)
+    else:
+        _draw_plane(figure, panel)
+
+
+def _scale(figure: Figure, x: Axis, y: Axis, place: dict[str, int]) -> None:
+    figure.update_xaxes(type="log" if x.log else "linear", **place)
+    figure.update_yaxes(
+        type="log" if y.log else "linear", exponentformat="power" if y.log else None, **place
+    )
+
+
+def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, legend: bool) -> None:
+    from plotly.graph_objects import Scatter
+
+    loud = [series for series in panel.series if not series.quiet]
+    for series in panel.series:
+        index = loud.index(series) if series in loud else 0
+        colour = (
+            palette.QUIET if series.quiet else palette.color(index, len(loud), ordered=panel.ordered)
+        )
+        dash = "solid" if panel.ordered or series.quiet else _DASHES[index % 4]
+        figure.add_trace(
+            Scatter(
+                x=_list(series.x), y=_list(series.y), name=_escaped(series.name), legendgroup=series.name,
+                mode="markers" if series.points else "lines",
+                line={"color": colour, "width": 1.2 if series.quiet else 2, "dash": dash},
+                marker={"color": colour, "size": 6, "symbol": _SYMBOLS[index % 4]},
+                showlegend=legend and len(panel.series) > 1,
+            ),
+            **place,
+        )  # fmt: skip
+    for mark in panel.marks:
+        draw = figure.add_vline if mark.axis == "x" else figure.add_hline
+        draw(
+            mark.at, line={"color": "#444444", "width": 1, "dash": "dash"},
+            annotation_text=_escaped(mark.label) if legend else "", annotation_font_size=11, **place,
+        )  # fmt: skip
+    _scale(figure, panel.x, panel.y, place)
+
+
+def _draw_heatmap(figure: Figure, panel: Heatmap, place: dict[str, int], *, bar: float | None) -> None:
+    from plotly.graph_objects import Heatmap as Map
+
+    count, width = panel.matrix.shape
+    rows: Sequence[str | int] = panel.row_names or range(count)
+    columns: Sequence[str | int] = panel.column_names or range(width)
+    figure.add_trace(
+        Map(
+            z=_list(panel.matrix), x=list(columns), y=list(rows), showscale=bar is not None,
+            colorscale=_DIVERGING if panel.diverging else _SEQUENTIAL,
+            zmin=-panel.limit if panel.diverging else 0, zmax=panel.limit,
+            colorbar={"title": {"text": panel.value, "side": "right"}, "thickness": 14, "x": bar or 1.0},
+            hoverongaps=False,
+            hovertemplate=f"{panel.y.label} %{{y}}, {panel.x.label} %{{x}}: %{{z:.6g}}<extra></extra>",
+            texttemplate="%{z}" if panel.annotated else None,
+        ),
+        **place,
+    )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", **place)
+    if panel.matrix.shape[0] == panel.matrix.shape[1]:
+        index = place["col"] + (place["row"] - 1) * _columns(figure)
+        anchor = "x" if index == 1 else f"x{index}"
+        figure.update_yaxes(scaleanchor=anchor, constrain="domain", **place)
+        figure.update_xaxes(constrain="domain", **place)
+
+
+def _columns(figure: Figure) -> int:
+    _, columns = figure._get_subplot_rows_columns()
+    return len(list(columns))
+
+
+def _draw_bars(figure: Figure, panel: Bars, place: dict[str, int]) -> None:
+    from plotly.graph_objects import Bar
+
+    values = _list(panel.values)
+    figure.add_trace(Bar(x=list(panel.names), y=values, marker_color=palette.CATEGORIES[0]), **place)
+    _scale(figure, panel.x, panel.y, place)
+
+
+def _draw_plane(figure: Figure, panel: Plane) -> None:
+    """One hand a track, and a frame a position: play it, or pull the slider."""
+    from plotly.graph_objects import Frame, Scatter
+
+    reach = float(torch.nan_to_num(panel.tracks).norm(dim=-1).amax()) or 1.0
+    steps = panel.tracks.shape[1]
+
+    def hands(step: int) -> list[Any]:
+        found = []
+        for index, (name, track) in enumerate(zip(panel.names, panel.tracks, strict=True)):
+            x, y = track[step].tolist()
+            colour = palette.color(index, len(panel.names), ordered=False)
+            found.append(
+                Scatter(
+                    x=[0, x], y=[0, y], name=_escaped(name), mode="lines+markers",
+                    line={"color": colour, "width": 4, "dash": _DASHES[index % 4]},
+                    marker={"size": [0, 11], "color": colour, "symbol": _SYMBOLS[index % 4]},
+                )
+            )  # fmt: skip
+        return found
+
+    angles = torch.linspace(0, 2 * math.pi, 97)
+    circle = Scatter(
+        x=(reach * angles.cos()).tolist(), y=(reach * angles.sin()).tolist(), mode="lines",
+        line={"color": palette.QUIET, "width": 1}, showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
+    figure.add_traces([*hands(0), circle])
+    moving = list(range(len(panel.names)))
+    figure.frames = [Frame(name=str(step), data=hands(step), traces=moving) for step in range(steps)]
+    span = [-1.15 * reach, 1.15 * reach]
+    figure.update_xaxes(range=span, constrain="domain")
+    figure.update_yaxes(range=span, scaleanchor="x", constrain="domain")
+    figure.update_layout(updatemenus=[_buttons()], sliders=[_slider(panel.step, steps)])
+
+
+def _buttons() -> dict[str, Any]:
+    still = {
+        "mode": "immediate",
+        "frame": {"duration": 0, "redraw": False},
+        "transition": {"duration": 0},
+    }
+    going = {
+        "fromcurrent": True,
+        "frame": {"duration": 120, "redraw": False},
+        "transition": {"duration": 0},
+    }
+    return {
+        "type": "buttons", "direction": "left", "x": 0, "y": -0.14, "xanchor": "left", "yanchor": "top",
+        "buttons": [
+            {"label": "▶", "method": "animate", "args": [None, going]},
+            {"label": "❚❚", "method": "animate", "args": [[None], still]},
+        ],
+    }  # fmt: skip
+
+
+def _slider(name: str, steps: int) -> dict[str, Any]:
+    jump = {
+        "mode": "immediate",
+        "frame": {"duration": 0, "redraw": False},
+        "transition": {"duration": 0},
+    }
+    return {
+        "active": 0, "x": 0.14, "len": 0.86, "y": -0.1, "currentvalue": {"prefix": f"{name} "},
+        "steps": [
+            {"label": str(step), "method": "animate", "args": [[str(step)], jump]} for step in range(steps)
+        ],
+    }  # fmt: skip
+
+
+def _list(tensor: torch.Tensor) -> list:
+    """Numbers as they are; plotly leaves out what is None."""
+    from .picture import _numbers
+
+    return _numbers(tensor)

@@ -1,0 +1,91 @@
+"""Every kind of picture by name: what it draws, and which encodings have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..bias.alibi import ALiBi
+from ..bias.clipped import ClippedBias
+from ..bias.t5 import T5Bias
+from ..embed.learned import Learned
+from ..embed.sinusoidal import Sinusoidal
+from ..encoding import Combined, PositionEncoding
+from ..rotate.rope import RoPE
+from ..verify.observe import hooks_of
+from ..verify.spectrum import declared_frequencies
+from . import attention, biases, codes, rotations, scores
+from .picture import Picture
+from .view import View
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of picture."""
+
+    name: str
+    about: str
+    draw: Callable[[PositionEncoding, View, str], Picture]
+    applies: Callable[[PositionEncoding], bool]
+
+
+def _has(hook: str) -> Callable[[PositionEncoding], bool]:
+    return lambda encoding: hook in hooks_of(encoding)
+
+
+def _contains(*classes: type) -> Callable[[PositionEncoding], bool]:
+    return lambda encoding: biases.part(encoding, *classes) is not None
+
+
+def _turns(encoding: PositionEncoding) -> bool:
+    return rotations.rope_of(encoding) is not None
+
+
+_KINDS = (
+    Kind("codes", "the code of each position as a map", codes.code_map, _has("embed")),
+    Kind("channels", "some channels of the code along the positions", codes.channels, _has("embed")),
+    Kind("profile", "the code of some positions across channels", codes.profile, _has("embed")),
+    Kind("rotation", "pairs turning in the plane; moves in html", rotations.plane, _turns),
+    Kind("waves", "the cosines of some pairs along the positions", rotations.waves, _turns),
+    Kind("wavelengths", "the wavelength of each pair beside the training length", rotations.wavelengths,
+         lambda encoding: declared_frequencies(encoding) is not None),
+    Kind("scalings", "wavelengths under linear, NTK, YaRN and Llama 3, side by side", rotations.scalings, _turns),
+    Kind("bias", "the matrix each head adds to the scores", biases.matrices, _has("bias")),
+    Kind("distance", "what each head adds, by distance", biases.by_distance, _has("bias")),
+    Kind("slopes", "ALiBi's slope of each head", biases.slopes, _contains(ALiBi)),
+    Kind("buckets", "the bucket or row of each query and key", biases.buckets, _contains(T5Bias, ClippedBias)),
+    Kind("scores", "score against distance", scores.scores, lambda encoding: True),
+    Kind("attention", "attention before and after shuffling words", attention.experiment, lambda encoding: True),
+)  # fmt: skip
+
+#: Name → `Kind`.
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+
+_DEFAULTS: dict[type, str] = {
+    Sinusoidal: "codes",
+    Learned: "codes",
+    RoPE: "rotation",
+    ALiBi: "bias",
+    T5Bias: "buckets",
+    ClippedBias: "distance",
+    Combined: "scores",
+}
+
+
+def kinds_of(encoding: PositionEncoding) -> list[str]:
+    """The names of the pictures an encoding has, in the order of `KINDS`.
+
+    Example:
+        >>> kinds_of(ordinate.ALiBi(8))
+        ['bias', 'distance', 'slopes', 'scores', 'attention']
+    """
+    return [kind.name for kind in _KINDS if kind.applies(encoding)]
+
+
+def default_kind(encoding: PositionEncoding) -> str:
+    """The picture that says most about an encoding."""
+    if isinstance(encoding, RoPE) and encoding.scaling is not None:
+        return "wavelengths"
+    preferred = _DEFAULTS.get(type(encoding))
+    return preferred or next(name for name in ("codes", "bias", "scores") if name in kinds_of(encoding))

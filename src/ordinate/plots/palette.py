@@ -1,0 +1,34 @@
+"""Colours that stay apart for colour-blind readers, and on paper.
+
+Categories are those of Okabe and Ito (2008), "Color Universal Design", the four that differ most first; ordered
+things take steps of a ramp like cividis, signed values a map from blue over white to red whose white is zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+CATEGORIES = ("#0072B2", "#D55E00", "#56B4E9", "#000000", "#E69F00", "#CC79A7", "#009E73", "#F0E442")
+QUIET = "#9A9A9A"
+MISSING = "#E4E4E4"
+
+# From dark blue to a yellow that still shows on white.
+_RAMP = ((0.0, (0, 32, 77)), (0.5, (124, 123, 120)), (1.0, (214, 180, 62)))
+
+
+def color(index: int, count: int, *, ordered: bool) -> str:
+    """The colour of one of several series.
+
+    Example:
+        >>> color(0, 2, ordered=True), color(1, 2, ordered=True)
+        ('#00204d', '#d6b43e')
+    """
+    if not ordered:
+        return CATEGORIES[index % len(CATEGORIES)]
+    share = index / max(count - 1, 1)
+    for (start, low), (stop, high) in itertools.pairwise(_RAMP):
+        if share <= stop:
+            part = (share - start) / (stop - start)
+            mixed = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
+            return "#" + "".join(f"{value:02x}" for value in mixed)
+    return CATEGORIES[0]

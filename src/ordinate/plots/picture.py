@@ -1,0 +1,148 @@
+"""A picture as numbers: what every backend draws, what ``--json`` prints and what tests compare.
+
+A kind of picture is computed once into these values; matplotlib and plotly only draw them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A label with its unit, and whether the scale is logarithmic."""
+
+    label: str
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One curve, or a set of points, with its name in the legend. ``ordered`` series share a ramp of colours."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+    points: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A labelled line across a panel, at a value of x or of y."""
+
+    axis: Literal["x", "y"]
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Curves over one axis.
+
+    Attributes:
+        ordered: The series are steps of one thing (heads 0, 1, 2 …) and take colours from a ramp.
+    """
+
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    title: str = ""
+    marks: tuple[Mark, ...] = ()
+    ordered: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Heatmap:
+    """A matrix, its first row on top; NaN is a place that does not exist.
+
+    Attributes:
+        value: What the colours mean.
+        diverging: Values have a sign, and zero is the middle of the colours.
+        limit: The largest absolute value (diverging) or value the colours reach; shared among panels.
+        row_names, column_names: In place of numbers along the axes.
+        annotated: Write every number into its cell.
+    """
+
+    matrix: Tensor
+    x: Axis
+    y: Axis
+    value: str
+    diverging: bool
+    limit: float
+    title: str = ""
+    row_names: tuple[str, ...] = ()
+    column_names: tuple[str, ...] = ()
+    annotated: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """One bar for each name."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    x: Axis
+    y: Axis
+    title: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Points that move in a plane, one track for each name: ``tracks[name, step] = (x, y)``."""
+
+    names: tuple[str, ...]
+    tracks: Tensor
+    x: Axis
+    y: Axis
+    step: str
+    title: str = ""
+
+
+Panel = Lines | Heatmap | Bars | Plane
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Panels under one title.
+
+    Attributes:
+        subject: What is drawn, usually the spec of an encoding.
+        note: What to see, one sentence.
+        columns: How many panels stand side by side.
+    """
+
+    kind: str
+    subject: str
+    title: str
+    panels: tuple[Panel, ...]
+    note: str = ""
+    columns: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in it, numbers unrounded; what does not exist is None."""
+        return _plain(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, (Picture, Lines, Heatmap, Bars, Plane, Series, Mark, Axis)):
+        named = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {"type": type(value).__name__.lower(), **named}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _numbers(tensor: Tensor) -> Any:
+    if tensor.dim() > 1:
+        return [_numbers(row) for row in tensor]
+    if not tensor.is_floating_point():
+        return tensor.tolist()
+    finite = torch.isfinite(tensor).tolist()
+    return [number if real else None for number, real in zip(tensor.tolist(), finite, strict=True)]

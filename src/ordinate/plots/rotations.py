@@ -1,0 +1,129 @@
+"""Pictures of turning: pairs in the plane, their cosines along positions, their wavelengths, and scalings of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .. import scaling
+from ..encoding import PositionEncoding
+from ..rotate.rope import RoPE
+from ..show.rotary import pairs_of_channels
+from ..verify.spectrum import declared_frequencies
+from .picture import Axis, Lines, Mark, Picture, Plane, Series
+from .view import View
+
+_POSITION = Axis("position")
+_PAIR = Axis("pair")
+_WAVELENGTH = Axis("wavelength (positions)", log=True)
+
+
+def rope_of(encoding: PositionEncoding) -> RoPE | None:
+    """The rotation in an encoding, by itself or among others."""
+    return next((module for module in encoding.modules() if isinstance(module, RoPE)), None)
+
+
+def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """Where a query of ones on its first channel of each pair comes to stand, position by position."""
+    rope = _rope(encoding)
+    places = view.places(encoding, 24, most=256)
+    x = torch.zeros(1, 1, len(places), rope.head_dim, dtype=torch.float64)
+    channels = pairs_of_channels(rope)
+    for first, _ in channels:
+        x[..., first] = 1
+    turned = rope.at(places, lengths=_length(rope, view)).apply(x)[0, 0]
+    picked = view.picked("pairs", len(channels), last=len(channels) // 4)
+    tracks = torch.stack([turned[:, channels[pair]] for pair in picked])
+    names = tuple(f"pair {pair}" for pair in picked)
+    axes = (Axis("first channel of the pair"), Axis("second channel"))
+    title = "a pair turns by its own angle at every position"
+    return Picture("rotation", subject, title, (Plane(names, tracks, *axes, "position"),))
+
+
+def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """The cosine of the angle of a few pairs."""
+    rope = _rope(encoding)
+    places = view.places(encoding, 256)
+    rotation = rope.at(places, lengths=_length(rope, view))
+    cos, _ = rotation.cos_sin(torch.float64)
+    turn = _wavelength(rotation.angles[0, -1] / places[-1])
+    panels = tuple(
+        Lines(
+            _POSITION,
+            Axis("cos of the angle"),
+            (Series(f"pair {pair}", places, cos[0, :, pair]),),
+            f"pair {pair}: a turn in {float(turn[pair]):.4g} positions",
+        )
+        for pair in view.picked("pairs", cos.shape[-1])
+    )
+    return Picture("waves", subject, "cosines along the positions", panels)
+
+
+def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """How many positions each pair takes for a turn, beside the training length."""
+    rope = rope_of(encoding)
+    told = declared_frequencies(encoding, _length(encoding, view))
+    assert told is not None
+    pairs = torch.arange(len(told))
+    series = [Series("wavelength", pairs, _wavelength(told), points=True)]
+    if rope is not None and rope.scaling is not None:
+        plain = _wavelength(scaling.frequencies(rope.base, rope.rotary_dim))
+        series = [Series("before scaling", pairs, plain, points=True, quiet=True),
+                  Series("after scaling", pairs, series[0].y, points=True)]  # fmt: skip
+    mark = Mark("y", float(view.train_length), f"training length {view.train_length}")
+    inside = int((_wavelength(told) <= view.train_length).sum())
+    note = f"{inside} of {len(told)} pairs make a whole turn within the training length"
+    panel = Lines(_PAIR, _WAVELENGTH, tuple(series), marks=(mark,))
+    return Picture("wavelengths", subject, "the wavelength of each pair", (panel,), note)
+
+
+def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """The frequency bands of one rotation under each scaling, side by side."""
+    rope = _rope(encoding)
+    length, factor = view.train_length, view.factor
+    compared: dict[str, scaling.Scaling | None] = {
+        "original": None,
+        "linear": scaling.Linear(factor),
+        "NTK": scaling.NTK(factor),
+        "YaRN": scaling.YaRN(factor, length),
+        "Llama 3": scaling.Llama3(factor, 1.0, 4.0, length),
+    }
+    plain = scaling.frequencies(rope.base, rope.rotary_dim)
+    panels = []
+    for name, rule in compared.items():
+        scaled = plain if rule is None else rule.inv_freq(rope.base, rope.rotary_dim)
+        panels.append(_bands(name, plain, scaled, length, factor))
+    note = f"stretched {factor:g} times from {length} positions; grey: before scaling"
+    title = "wavelengths under each scaling"
+    return Picture("scalings", subject, title, tuple(panels), note, columns=len(panels))
+
+
+def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float) -> Lines:
+    """One scaling: pairs kept, changed in part, or divided by the whole factor."""
+    pairs, divided = torch.arange(len(plain)), plain / scaled
+    kept = divided < 1 + 1e-9
+    whole = (divided > factor * (1 - 1e-9)) & ~kept
+    masks = {"kept": kept, "in between": ~kept & ~whole, f"divided by {factor:g}": whole}
+    found = [
+        Series(label, pairs[mask], _wavelength(scaled[mask]), points=True)
+        for label, mask in masks.items()
+    ]
+    before = Series("before scaling", pairs, _wavelength(plain), quiet=True)
+    mark = Mark("y", float(length), f"training length {length}")
+    return Lines(_PAIR, _WAVELENGTH, (before, *found), name, (mark,))
+
+
+def _wavelength(inv_freq: Tensor) -> Tensor:
+    return 2 * math.pi / inv_freq
+
+
+def _rope(encoding: PositionEncoding) -> RoPE:
+    rope = rope_of(encoding)
+    assert rope is not None, "the kinds of pictures are chosen by what an encoding has"
+    return rope
+
+
+def _length(encoding: PositionEncoding, view: View) -> int | None:
+    return 2 * view.train_length if encoding.length_dependent else None

@@ -1,0 +1,43 @@
+"""Score against distance: what is left of the score of a token with its like, the further it stands away."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..encoding import PositionEncoding
+from ..verify.observe import hooks_of, logits
+from .biases import spread
+from .picture import Axis, Lines, Mark, Picture, Series
+from .view import View
+
+
+def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+    """The score of a token with its like at each distance, on each head where heads differ."""
+    curves = scores_by_distance(encoding, view)
+    distances = torch.arange(curves.shape[1])
+    names = ["score"] if len(curves) == 1 else [f"head {head}" for head in range(len(curves))]
+    series = tuple(Series(names[at], distances, curves[at]) for at in spread(len(curves), 8))
+    x = Axis("distance, query - key (positions)")
+    panel = Lines(
+        x, Axis("score (logits)"), series, marks=(Mark("y", 0.0, ""),), ordered=len(curves) > 1
+    )
+    note = "a random token with its like, averaged over signs"
+    return Picture("scores", subject, "score against distance", (panel,), note)
+
+
+def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor, "curves distances"]:
+    """One curve a head where the encoding biases scores, else their mean.
+
+    The tokens are random signs and their opposites, whose mean is the score of random vectors with
+    themselves, without sampling noise: what `ordinate.verify` follows for its property of decay.
+    """
+    setting = view.setting(encoding)
+    count = setting.within(view.distance + 1)
+    signs = setting.signs(setting.d_model)
+    x = torch.stack((signs, -signs))[:, None].repeat(1, count, 1)
+    with torch.no_grad():
+        found = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
+    curves = found.mean(dim=0)[:, 0].flip(-1)
+    return curves if "bias" in hooks_of(encoding) else curves.mean(dim=0, keepdim=True)

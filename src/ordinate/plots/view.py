@@ -1,0 +1,103 @@
+"""What a picture is asked to show: sizes, and the channels, pairs and positions picked out; all bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..checks import check_at_most, check_number, check_positive_int, check_sequence
+from ..encoding import PositionEncoding
+from ..show.setting import example_encoding
+from ..verify.observe import hooks_of
+from ..verify.setting import Setting
+
+#: The smallest and the largest of each size. The largest keep a picture under a second and its file small.
+BOUNDS = {
+    "positions": (2, 4096),
+    "dim": (2, 1024),
+    "heads": (1, 64),
+    "distance": (1, 16384),
+    "train_length": (2, 2**24),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """The sizes of a picture.
+
+    Attributes:
+        positions: How many positions, or tokens of a matrix. Default: what suits the picture.
+        dim: Channels: of a head, or of an embedding for codes.
+        distance: How far scores and biases are followed.
+        channels, pairs, at: Which channels, pairs and positions are picked out. Default: a fast, a middle and a
+            slow one.
+        factor: How far the scalings of the ``scalings`` picture stretch.
+        text: The words of the ``attention`` picture.
+    """
+
+    positions: int | None = None
+    dim: int = 64
+    heads: int = 8
+    distance: int = 256
+    train_length: int = 4096
+    channels: tuple[int, ...] | None = None
+    pairs: tuple[int, ...] | None = None
+    at: tuple[int, ...] = (1, 5)
+    factor: float = 8.0
+    text: str = "the dog bites the man"
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in BOUNDS.items():
+            if name == "positions" and self.positions is None:
+                continue
+            check_positive_int(name, getattr(self, name), minimum=least)
+            check_at_most(name, getattr(self, name), most)
+        check_number("factor", self.factor, at_least=1)
+        check_at_most("factor", self.factor, 4096)
+        for name in ("channels", "pairs", "at"):
+            picked = getattr(self, name)
+            if picked is None:
+                continue
+            check_sequence(name, picked, "ints")
+            if not 1 <= len(picked) <= 8:
+                raise ValueError(f"{name} must name 1 to 8, got {len(picked)}")
+            for index, value in enumerate(picked):
+                check_positive_int(f"{name}[{index}]", value, minimum=0)
+                check_at_most(f"{name}[{index}]", value, 2**20)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What `ordinate.create` asks for. Codes are as wide as a head here, so that one size says it all."""
+        return {
+            "d_model": self.dim,
+            "head_dim": self.dim,
+            "num_heads": self.heads,
+            "max_positions": self.train_length,
+        }
+
+    def encoding(self, spec: str) -> PositionEncoding:
+        """The encoding of a spec in these sizes, learned tables always with the same seed."""
+        return example_encoding(spec, **self.sizes)
+
+    def setting(self, encoding: PositionEncoding) -> Setting:
+        """The model an encoding is looked at in."""
+        width = {"d_model": self.dim} if "embed" in hooks_of(encoding) else {"head_dim": self.dim}
+        return Setting.infer(encoding, num_heads=self.heads, train_length=self.train_length, **width)
+
+    def picked(self, name: str, count: int, last: int | None = None) -> tuple[int, ...]:
+        """The channels or pairs asked for, each below ``count``; left out, the first, the ``last`` and one between."""
+        asked = getattr(self, name)
+        if asked is None:
+            last = count - 1 if last is None else last
+            return tuple(sorted({0, last // 2, last}))
+        for value in asked:
+            if value >= count:
+                raise ValueError(f"{name} must be below {count}, got {value}")
+        return tuple(asked)
+
+    def places(self, encoding: PositionEncoding, default: int, most: int | None = None) -> torch.Tensor:
+        """``0, 1, …``: as many positions as asked for, as the picture can show and as the encoding has."""
+        count = default if self.positions is None else self.positions
+        count = count if most is None else min(count, most)
+        return torch.arange(self.setting(encoding).within(count))

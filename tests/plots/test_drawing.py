@@ -1,0 +1,145 @@
+"""Both backends draw the numbers of a picture, with labels, colours anybody can tell apart, and zero in the middle."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import ordinate
+from ordinate import plots
+from ordinate.plots import palette
+from ordinate.plots.picture import Heatmap, Lines, Plane
+
+EXAMPLES = [
+    ("sinusoidal", "codes"), ("sinusoidal", "channels"), ("sinusoidal", "profile"), ("rope", "rotation"),
+    ("rope", "waves"), ("rope", "wavelengths"), ("rope", "scalings"), ("alibi", "bias"), ("alibi", "distance"),
+    ("alibi", "slopes"), ("t5", "buckets"), ("rope", "scores"), ("rope", "attention"),
+]  # fmt: skip
+
+
+def test_every_kind_is_drawn_here():
+    assert {kind for _, kind in EXAMPLES} == set(plots.KINDS)
+
+
+@pytest.mark.parametrize(("name", "kind"), EXAMPLES)
+def test_matplotlib_draws_the_numbers_with_labels(name, kind):
+    drawn = plots.picture(name, kind, dim=16, distance=32)
+    figure = plots.figure_of(drawn)
+    shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
+    assert len(shown) == len(drawn.panels)
+    assert figure.get_suptitle().replace("\n", " ") == f"{drawn.subject}: {drawn.title}"
+    for axes, panel in zip(shown, drawn.panels, strict=True):
+        assert axes.get_xlabel() in (panel.x.label, "")
+        if isinstance(panel, Lines):
+            lines = axes.get_lines()
+            for series in panel.series:
+                (line,) = [line for line in lines if line.get_label() == series.name]
+                assert line.get_ydata().tolist() == series.y.tolist()
+        if isinstance(panel, Heatmap):
+            (image,) = axes.images
+            assert image.get_clim() == (-panel.limit if panel.diverging else 0, panel.limit)
+            assert image.get_cmap().name == ("RdBu_r" if panel.diverging else "cividis")
+    assert {axes.get_xlabel() for axes in shown} > {""} or all(axes.get_xlabel() for axes in shown)
+    assert any(
+        axes.get_ylabel() == panel.y.label for axes, panel in zip(shown, drawn.panels, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), EXAMPLES)
+def test_plotly_draws_the_same_numbers(name, kind):
+    drawn = plots.picture(name, kind, dim=16, distance=32)
+    figure = plots.figure_of(drawn, "plotly")
+    traces = list(figure.data)
+    for panel in drawn.panels:
+        if isinstance(panel, Lines):
+            for series in panel.series:
+                trace = traces.pop(0)
+                assert trace.name == series.name
+                assert list(trace.y) == series.y.tolist()
+        elif isinstance(panel, Heatmap):
+            trace = traces.pop(0)
+            assert (trace.zmin, trace.zmax) == (-panel.limit if panel.diverging else 0, panel.limit)
+            for given, row in zip(trace.z, panel.matrix.tolist(), strict=True):
+                assert [x for x in given if x is not None] == [x for x in row if x == x]
+        elif isinstance(panel, Plane):
+            assert len(figure.frames) == panel.tracks.shape[1]
+            for step, frame in enumerate(figure.frames):
+                for hand, track in zip(frame.data, panel.tracks, strict=True):
+                    assert (hand.x[1], hand.y[1]) == tuple(track[step].tolist())
+        else:
+            assert list(traces.pop(0).y) == panel.values.tolist()
+    assert drawn.title in figure.layout.title.text
+    assert figure.layout.xaxis.title.text == drawn.panels[0].x.label
+    assert figure.layout.yaxis.title.text == drawn.panels[0].y.label
+
+
+def test_what_a_subject_says_is_text_and_never_markup():
+    class Sly(ordinate.PositionEncoding):
+        pass
+
+    Sly.__name__ = "<b>sly</b>"
+    title = plots.plot(Sly(), "scores", backend="plotly", distance=4).layout.title.text
+    assert "&lt;b&gt;sly" in title
+
+
+def test_colours_of_categories_stay_apart_for_every_kind_of_colour_vision():
+    # Linear models of the three dichromacies (Machado et al. 2009, severity 1).
+    views = {
+        "full": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+        "protan": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+        "deutan": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+        "tritan": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+    }
+
+    def seen(colour: str, matrix) -> list[float]:
+        rgb = [(int(colour[i : i + 2], 16) / 255) ** 2.2 for i in (1, 3, 5)]
+        return [max(sum(a * b for a, b in zip(row, rgb, strict=True)), 0) ** (1 / 2.2) for row in matrix]
+
+    first = palette.CATEGORIES[:4]
+    for name, matrix in views.items():
+        looks = [seen(colour, matrix) for colour in first]
+        apart = [
+            sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5
+            for index, one in enumerate(looks)
+            for other in looks[:index]
+        ]
+        assert min(apart) > 0.3, name
+
+
+def test_ordered_colours_grow_lighter():
+    colours = [palette.color(index, 8, ordered=True) for index in range(8)]
+    light = [sum(int(c[i : i + 2], 16) * w for i, w in ((1, 0.3), (3, 0.6), (5, 0.1))) for c in colours]
+    assert light == sorted(light)
+    assert len(set(colours)) == 8
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_same_picture_is_the_same_file(tmp_path, suffix):
+    paths = [plots.save("alibi", tmp_path / f"{index}.{suffix}", "slopes") for index in range(2)]
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_html_turns_and_needs_nothing_from_outside(tmp_path):
+    text = plots.save("rope", tmp_path / "rope.html", positions=6).read_text(encoding="utf-8")
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//", text)
+    assert "Plotly.addFrames" in text
+    assert text.count('"traces":[0,1,2]') == 6
+
+
+def test_importing_plots_loads_no_backend():
+    code = "import sys, ordinate.plots; print([m for m in ('matplotlib', 'plotly') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_drawing_leaves_matplotlibs_settings_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    plots.plot("alibi", "slopes")
+    assert dict(matplotlib.rcParams) == before
