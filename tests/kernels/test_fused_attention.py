@@ -521,6 +521,7 @@ def test_compiles_without_breaks_and_once_for_all_lengths(device):
         for length in (18, 33, 20):
             torch.testing.assert_close(run(compiled, length), run(step, length))
 
+
 @pytest.mark.parametrize("bias", ["line", "line_symmetric", "t5_both_ways", "kerple", "gates"])
 def test_what_a_bias_learns_is_free_of_the_rounding_of_the_output(bias):
     """The output is rounded to float16; sums of thousands of logits' gradients are not off by that."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bias.types import Bias, RowBias, parts_of
+from ..bias.types import Bias, LinearBias, RowBias, parts_of
 from ..numerics import compute_dtype, without_autocast
 from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
@@ -255,10 +255,6 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     work = _work(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed)  # fmt: skip
     dtype = work.dtype
-    grad_q = torch.zeros_like(q, dtype=dtype)
-    grad_k = torch.zeros_like(k, dtype=dtype)
-    grad_v = torch.zeros_like(v, dtype=dtype)
-    bias_grads = _zeros_for(bias)
     with without_autocast(q.device):
         # The softmax's own term: what each row's weights have in common with its output's gradient.
         shared = (grad.to(dtype) * out.to(dtype)).sum(-1)
@@ -268,6 +264,8 @@ def _backward(
             not (bias_needs_grad or work.empty)
             and grad_lse is None
             and cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p)
+            # A line is steep: far weights are subnormal, which slow that kernel down and `diagonal` leaves out.
+            and not any(isinstance(part, LinearBias) for part in work.parts)
         )
         if not (use_cpu_kernel or work.empty) and diagonal.fits(
             work.parts, work.mask, softcap, dropout_p
@@ -278,6 +276,8 @@ def _backward(
             floats = [share.to(t.dtype) for share, t in zip(shares, bias, strict=True)
                       if share is not None]  # fmt: skip
             return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), floats
+        grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=dtype) for x in (q, k, v))
+        bias_grads = _zeros_for(bias)
         keys, values = k.to(dtype), v.to(dtype)
         if use_cpu_kernel:
             k, v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)

@@ -71,54 +71,58 @@ def pull_back(
     batch, heads, q_len, head_dim = q.shape
     kv_heads, k_len, v_dim = v.shape[1:]
     bias = vector(parts, mask, scale, dtype, q.device)
-    # One more channel makes the products subtract the logsumexp, and what is shared, on their way.
-    queries = torch.cat([q.to(dtype) * scale, -lse[..., None]], dim=-1).flip(2)
-    keys = torch.nn.functional.pad(k.to(dtype), (0, 1), value=1.0)
-    grads = torch.cat([grad.to(dtype), -shared[..., None]], dim=-1).flip(2)
-    values = torch.nn.functional.pad(v.to(dtype), (0, 1), value=1.0)
 
     def fold(x: Tensor) -> Tensor:
         """Query heads that share a key head become more rows of it: ``[batch · kv_heads, groups · rows, …]``."""
         return x.reshape(batch * kv_heads, -1, x.shape[-1])
 
-    keys, values = fold(keys), fold(values)
-    grad_q = torch.zeros_like(queries[..., :head_dim])
+    def reversed_rows(x: Tensor, less: Tensor, rows: slice) -> Tensor:
+        """With one more channel, which makes a product with `keys` or `values` subtract on its way."""
+        return fold(torch.cat([x[:, :, rows].to(dtype), -less[:, :, rows, None]], dim=-1).flip(2))
+
+    keys, values = (fold(torch.nn.functional.pad(x.to(dtype), (0, 1), value=1.0)) for x in (k, v))
+    grad_q = torch.zeros_like(q, dtype=dtype)
     grad_k, grad_v = torch.zeros_like(keys[..., :head_dim]), torch.zeros_like(values[..., :v_dim])
     sums = bias.new_zeros(batch, heads, q_len + k_len - 1)
     scratch = _Scratch(bias)
     # Weights next to nothing are nothing: subnormal numbers slow the products down several times, and a
     # steep bias is full of them (measured with ALiBi's slopes over 4,096 tokens: 3x).
     negligible = math.log(torch.finfo(dtype).tiny) + 7
-    for rows, seen in _tiles(batch * heads, mask, q.device.type):
-        shape = (batch, heads, rows.stop - rows.start, seen.stop - seen.start)
-        diagonals = slice(rows.start + seen.start, rows.stop + seen.stop - 1)
-        query_rows, grad_rows = fold(queries[:, :, rows]), fold(grads[:, :, rows])
-
-        weights, grad_weights, grad_logits = scratch.tile(shape)
-        weights.copy_(bias[..., diagonals].unfold(-1, shape[-1], 1))
-        fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2))
-        torch.threshold_(weights, negligible, -math.inf).exp_()
-        grad_v[:, seen].baddbmm_(fold(weights).transpose(1, 2), grad_rows[..., :v_dim])
-        torch.bmm(grad_rows, values[:, seen].transpose(1, 2), out=fold(grad_weights))
-        torch.mul(weights, grad_weights, out=grad_logits)
-        sums[..., diagonals] += scratch.diagonal_sums()
-        folded = fold(grad_logits)
-        grad_k[:, seen].baddbmm_(folded.transpose(1, 2), query_rows[..., :head_dim])
-        grad_q[:, :, rows] += (folded @ keys[:, seen, :head_dim]).view(*shape[:-1], head_dim)
+    for rows, tiles in _tiles(batch * heads, mask, q.device.type):
+        query_rows = reversed_rows(q, lse, rows)
+        query_rows[..., :head_dim] *= scale
+        grad_rows = reversed_rows(grad, shared, rows)
+        height, first = rows.stop - rows.start, q_len - rows.stop  # as counted from the last query
+        for seen in tiles:
+            shape = (batch, heads, height, seen.stop - seen.start)
+            diagonals = slice(first + seen.start, first + height + seen.stop - 1)
+            weights, grad_weights, grad_logits = scratch.tile(shape)
+            weights.copy_(bias[..., diagonals].unfold(-1, shape[-1], 1))
+            fold(weights).baddbmm_(query_rows, keys[:, seen].transpose(1, 2))
+            torch.threshold_(weights, negligible, -math.inf).exp_()
+            grad_v[:, seen].baddbmm_(fold(weights).transpose(1, 2), grad_rows[..., :v_dim])
+            torch.bmm(grad_rows, values[:, seen].transpose(1, 2), out=fold(grad_weights))
+            torch.mul(weights, grad_weights, out=grad_logits)
+            sums[..., diagonals] += scratch.diagonal_sums()
+            folded = fold(grad_logits)
+            grad_k[:, seen].baddbmm_(folded.transpose(1, 2), query_rows[..., :head_dim])
+            share = (folded @ keys[:, seen, :head_dim]).view(*shape[:-1], head_dim)
+            grad_q[:, :, rows].add_(share.flip(2), alpha=scale)
     parts_grads = [share for part in parts for share in _pull_back_sums(part, sums, scale)]
-    grad_q = grad_q.flip(2).mul_(scale)
     return grad_q, grad_k.view_as(k), grad_v.view_as(v), parts_grads
 
 
-def _tiles(heads: int, mask: Mask, device: str) -> Iterator[tuple[slice, slice]]:
-    """Ranges of queries counted from the last, with ranges of keys that cover all they see."""
+def _tiles(heads: int, mask: Mask, device: str) -> Iterator[tuple[slice, list[slice]]]:
+    """Ranges of queries, each with ranges of keys that cover all they see."""
     height = max(1, min(_ROWS_PER_TILE, mask.q_len))
     width = max(64, _LOGITS_PER_TILE.get(device, 2**24) // (heads * height))
     for start in range(0, mask.q_len, height):
-        stop = min(start + height, mask.q_len)
-        seen = mask.visible_keys(slice(mask.q_len - stop, mask.q_len - start))
-        for left in range(seen.start, seen.stop, width):
-            yield slice(start, stop), slice(left, min(left + width, seen.stop))
+        rows = slice(start, min(start + height, mask.q_len))
+        seen = mask.visible_keys(rows)
+        yield (
+            rows,
+            [slice(n, min(n + width, seen.stop)) for n in range(seen.start, seen.stop, width)],
+        )
 
 
 def _pull_back_sums(part: Bias, sums: Tensor, scale: float) -> tuple[Tensor | None, ...]:
