@@ -13,3 +13,6 @@ from .plan import LayerPlan as LayerPlan
 from .plan import Plan as Plan
 from .plan import Reading as Reading
 from .plan import Temperature as Temperature
+from .weights import ConversionReport as ConversionReport
+from .weights import to_half as to_half
+from .weights import to_interleaved as to_interleaved

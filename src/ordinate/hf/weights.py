@@ -1,0 +1,257 @@
+"""Whole checkpoints from one rotary layout to the other: safetensors in, safetensors out.
+
+Only rows of the query and key projections (and of what is multiplied onto queries and keys, such as their
+norms) change places. Everything else is copied as it lies in the file, so nothing is rounded or reordered, and no
+more than one projection is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..rotate.layout import Layout
+from ..rotate.layout import to_half as half_rows
+from ..rotate.layout import to_interleaved as interleaved_rows
+from ..rotate.rope import RoPE
+from .config import from_config
+from .plan import ConfigError, LayerPlan
+from .safetensors_file import Rows, SafetensorsFile, StoredTensor
+from .source import load
+
+_PROJECTION = re.compile(r"\.(?P<side>[qk])_proj\.(weight|bias)$|\.w(?P<meta>[qk])\.weight$")
+_LATENT = re.compile(r"\.(q_b_proj|kv_a_proj_with_mqa)\.(weight|bias)$")  # DeepSeek
+_NORM = re.compile(r"\.(q|k|query|key)_(norm|layernorm)\.(weight|bias)$")
+_FUSED = re.compile(r"\.(qkv_proj|query_key_value|Wqkv)\.(weight|bias)$")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_NOT_TEXT = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|mtp)\.")
+_SUSPECT = re.compile(r"\.([qk]_proj|w[qk]|q_b_proj|kv_a_proj_with_mqa|qkv_proj|query_key_value)\.")
+_MARK = "rotary_layout"  # in the metadata of what is written
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+
+
+class ConversionReport(NamedTuple):
+    """What a conversion wrote."""
+
+    target: Path
+    layout: Layout
+    converted: tuple[str, ...]
+    copied: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.target}: {len(self.converted)} tensors of queries and keys to the {self.layout} layout, "
+            f"{self.copied} as they were"
+        )
+
+
+def to_half(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, config: Any = None
+) -> ConversionReport:
+    """Write a checkpoint whose rotary pairs are half a head apart, from one whose pairs are neighbours.
+
+    Weights do not tell which layout they are in: know it from where they come. A file that these
+    functions wrote does tell, in its metadata, and is not converted to what it is.
+
+    Args:
+        source: A safetensors file, or a model's folder with one or several.
+        target: Where to write; it must not exist. A folder gets the source's other files too.
+        config: What `from_config` takes; default the config.json of the folder, or beside the file.
+
+    Raises:
+        ValueError, FileExistsError: The source is no such checkpoint, or the target is there already.
+        ConfigError: The config cannot be read.
+    """
+    return _convert(source, target, config, "half")
+
+
+def to_interleaved(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, config: Any = None
+) -> ConversionReport:
+    """Write a checkpoint whose rotary pairs are neighbours, from one whose pairs are half a head apart.
+
+    The exact inverse of `to_half`, with the same arguments.
+    """
+    return _convert(source, target, config, "interleaved")
+
+
+def _convert(source: Any, target: Any, config: Any, layout: Layout) -> ConversionReport:
+    source, target = Path(source), Path(target)
+    if not source.exists():
+        raise ValueError(f"source must be a safetensors file or a model's folder, got {str(source)!r}")
+    if target.exists():
+        raise FileExistsError(f"target must not exist, got {str(target)!r}")
+    if not target.parent.is_dir():
+        raise ValueError(f"target must be in a folder that exists, got {str(target)!r}")
+    if config is None:
+        config = source if source.is_dir() else source.parent
+    heads = _Heads(config, layout)
+    files = _weights(source)
+    changes = {file.path: heads.changes(file) for file in files}
+    _check(files, changes, layout)
+    mark = {_MARK: layout}
+    if source.is_dir():
+        _write_folder(source, target, files, changes, mark)
+    else:
+        files[0].rewrite(target, changes[source], mark)
+    converted = tuple(name for names in changes.values() for name in names)
+    total = sum(len(file.tensors) for file in files)
+    return ConversionReport(target, layout, converted, total - len(converted))
+
+
+def _weights(source: Path) -> list[SafetensorsFile]:
+    paths = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
+    if not paths:
+        other = next((path.name for path in source.iterdir() if path.suffix in _OTHER_WEIGHTS), "none")
+        raise ValueError(f"source must hold weights as safetensors, got {other}")
+    return [SafetensorsFile.open(path) for path in paths]
+
+
+def _check(
+    files: list[SafetensorsFile], changes: Mapping[Path, Mapping[str, Rows]], layout: Layout
+) -> None:
+    for file in files:
+        if file.metadata.get(_MARK) == layout:
+            raise ValueError(f"source must not be in the {layout} layout already, got {file.path.name}")
+    converted = {name for found in changes.values() for name in found}
+    if not converted:
+        raise ValueError(
+            f"source must hold projections of queries and keys, got none in {files[0].path.name}"
+        )
+    for file in files:
+        for tensor in file.tensors:
+            suspect = _SUSPECT.search(tensor.name) and not _NOT_TEXT.search(tensor.name)
+            if (
+                suspect
+                and tensor.name not in converted
+                and not tensor.name.endswith((".weight", ".bias"))
+            ):
+                raise ValueError(f"source must hold plain weights and biases, got {tensor.name!r}")
+    sides = {"q": 0, "k": 0}
+    for name in converted:
+        found = _PROJECTION.search(name)
+        if found:
+            sides[found["side"] or found["meta"]] += 1
+    if sides["q"] and not sides["k"] and not any(_LATENT.search(name) for name in converted):
+        raise ValueError(
+            f"source must hold keys as well as queries, got {sides['q']} projections of queries"
+        )
+
+
+class _Heads:
+    """Which rows of which tensors change places, by a config."""
+
+    def __init__(self, config: Any, layout: Layout) -> None:
+        self.plan = from_config(config)
+        values = load(config)
+        self.values: dict[str, Any] = values.get("text_config") or values
+        self.reorder = half_rows if layout == "half" else interleaved_rows
+        if not any(isinstance(layer.encoding, RoPE) for layer in self.plan.layers):
+            raise ConfigError(f"config must be of a model with RoPE, got {self.plan.family}")
+
+    def changes(self, file: SafetensorsFile) -> dict[str, Rows]:
+        found = {}
+        for tensor in file.tensors:
+            rows = self._rows(tensor)
+            if rows is not None:
+                found[tensor.name] = rows
+        return found
+
+    def _layer(self, name: str) -> LayerPlan | None:
+        """The layer a tensor belongs to, if that layer rotates."""
+        number = _LAYER.search(name)
+        if number is None or _NOT_TEXT.search(name) or int(number[1]) >= len(self.plan.layers):
+            return None
+        layer = self.plan.layers[int(number[1])]
+        return layer if isinstance(layer.encoding, RoPE) else None
+
+    def _rows(self, tensor: StoredTensor) -> Rows | None:
+        layer = self._layer(tensor.name)
+        if layer is None or not tensor.shape:
+            return None
+        assert layer.head_dim is not None
+        first = tensor.shape[0]
+        if _FUSED.search(tensor.name):
+            return self._fused(tensor, layer)
+        if tensor.name.rsplit(".", 2)[-2] == "kv_a_proj_with_mqa":
+            return self._turn(layer, first, first)  # one key's rotated channels, after the latent
+        if _PROJECTION.search(tensor.name) or _LATENT.search(tensor.name):
+            return self._turn(layer, layer.head_dim, first, tensor.name)
+        if _NORM.search(tensor.name) and first % layer.head_dim == 0:
+            return self._turn(layer, layer.head_dim, first)
+        return None
+
+    def _turn(self, layer: LayerPlan, head_dim: int, rows: int, name: str = "") -> Rows:
+        """Reorder the channels that turn, in every head of ``head_dim`` rows."""
+        if rows % head_dim:
+            raise ValueError(f"{name} must have a multiple of head_dim {head_dim} rows, got {rows}")
+        assert isinstance(layer.encoding, RoPE)
+        turning = layer.encoding.rotary_dim
+        # Where the rotation starts within a head: after what the plan says does not turn, or at the end.
+        start = layer.turned_from if head_dim == layer.head_dim else head_dim - turning
+        return functools.partial(_reorder, self.reorder, head_dim, start, turning)
+
+    def _fused(self, tensor: StoredTensor, layer: LayerPlan) -> Rows:
+        """Queries, keys and values in one projection: a block of each, or all three head by head."""
+        head_dim, rows = layer.head_dim, tensor.shape[0]
+        assert head_dim is not None
+        turn = self._turn(layer, head_dim, rows, tensor.name)
+        if self.plan.model_type == "gpt_neox":
+            return functools.partial(_by_head, turn, head_dim)
+        heads = self.values.get("num_attention_heads", 0)
+        kv_heads = self.values.get("num_key_value_heads") or heads
+        if "qkv_proj" not in tensor.name or rows != (heads + 2 * kv_heads) * head_dim:
+            raise ValueError(f"source must be of a known kind of fused projection, got {tensor.name!r}")
+        return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
+
+
+def _reorder(reorder: Any, head_dim: int, start: int, turning: int, rows: Tensor) -> Tensor:
+    heads = rows.unflatten(0, (-1, head_dim)).clone()
+    part = heads[:, start : start + turning]
+    heads[:, start : start + turning] = reorder(part.flatten(0, 1), head_dim=turning).view_as(part)
+    return heads.flatten(0, 1)
+
+
+def _by_head(turn: Rows, head_dim: int, rows: Tensor) -> Tensor:
+    """``[heads, (q, k, v), head_dim]``: all but the values."""
+    heads = rows.unflatten(0, (-1, 3, head_dim)).clone()
+    turned = turn(heads[:, :2].flatten(0, 2))
+    heads[:, :2] = turned.view_as(heads[:, :2])
+    return heads.flatten(0, 2)
+
+
+def _leading(turn: Rows, count: int, rows: Tensor) -> Tensor:
+    """The first rows, which are queries and keys."""
+    return torch.cat((turn(rows[:count]), rows[count:]))
+
+
+def _write_folder(
+    source: Path,
+    target: Path,
+    files: list[SafetensorsFile],
+    changes: Mapping[Path, Mapping[str, Rows]],
+    mark: Mapping[str, str],
+) -> None:
+    """A folder that appears under its name when all its files are written."""
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        written = {file.path for file in files}
+        for path in source.iterdir():
+            if path.is_file() and path not in written and path.suffix not in _OTHER_WEIGHTS:
+                shutil.copy2(path, partial / path.name)
+        for file in files:
+            file.rewrite(partial / file.path.name, changes[file.path], mark)
+        partial.chmod(0o755)
+        os.rename(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

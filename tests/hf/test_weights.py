@@ -1,0 +1,212 @@
+"""Checkpoints between layouts: the same model, whole or not at all, and never guessed at."""
+
+# ruff: noqa: E501  one broken file a line, however long
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+
+import pytest
+import safetensors.torch
+import torch
+from patch_models import build, inputs, logits
+
+import ordinate
+from ordinate.hf import patch, to_half, to_interleaved, unpatch
+from ordinate.hf.patch_rotary import Form, RotarySite
+from ordinate.hf.patch_state import site_of
+from ordinate.hf.safetensors_file import SafetensorsFile
+
+OTHER = {"half": "interleaved", "interleaved": "half"}
+CONVERT = {"half": to_half, "interleaved": to_interleaved}
+# Projections of their own, with norms, fused in blocks, fused by head, partly turned, latent, without rotation in some layers.
+KINDS = {
+    "Llama 2": "half",
+    "Qwen3": "half",
+    "Phi-3": "half",
+    "GPT-NeoX": "half",
+    "StableLM": "half",
+    "SmolLM3": "half",
+    "Qwen2-VL": "half",
+    "Gemma 3": "half",
+    "GLM": "interleaved",
+    "DeepSeek-V2": "interleaved",
+    "DeepSeek-V3": "interleaved",
+    "OLMo 2": "half",
+}
+
+
+def turn_the_other_way(model, layout: str) -> None:
+    """Have a patched model rotate in this layout, whatever its own code does."""
+    for module in model.modules():
+        site = site_of(module)
+        if isinstance(site, RotarySite):
+            for function, form in site.forms.items():
+                site.forms[function] = Form(layout, heads_axis=form.heads_axis)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_converted_checkpoint_turned_in_its_new_layout_is_the_same_model(tmp_path, name):
+    model, layout = build(name), KINDS[name]
+    given = inputs(model, mask=False)
+    before = logits(model, **given)
+    model.save_pretrained(tmp_path / "own")
+    report = CONVERT[OTHER[layout]](tmp_path / "own", tmp_path / "other")
+    assert report.converted
+
+    converted = type(model).from_pretrained(tmp_path / "other").eval()
+    assert not torch.allclose(logits(converted, **given), before, atol=1e-3)  # loads without a word
+    patch(converted)
+    turn_the_other_way(converted, OTHER[layout])
+    assert (logits(converted, **given) - before).abs().max() <= 1e-5 * max(1, before.abs().max())
+    unpatch(converted)
+
+    CONVERT[layout](tmp_path / "other", tmp_path / "back")
+    ours, theirs = (
+        safetensors.torch.load_file(tmp_path / folder / "model.safetensors")
+        for folder in ("back", "own")
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_each_projection_is_what_the_tensor_function_makes_of_it(tmp_path):
+    build("Llama 2").to(torch.bfloat16).save_pretrained(tmp_path / "own")
+    report = to_interleaved(tmp_path / "own", tmp_path / "other")
+    before, after = (
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("own", "other")
+    )
+    for name, weight in before.items():
+        turned = name.endswith(("q_proj.weight", "k_proj.weight"))
+        assert (name in report.converted) == turned
+        expected = ordinate.to_interleaved(weight, head_dim=16) if turned else weight
+        assert after[name].dtype == torch.bfloat16
+        assert torch.equal(after[name], expected), name
+    assert str(report).endswith(
+        f"4 tensors of queries and keys to the interleaved layout, {report.copied} as they were"
+    )
+
+
+def test_a_file_in_metas_names_is_converted_by_a_config(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    tensors = {
+        f"layers.0.attention.{name}.weight": torch.randn(32, 32) for name in ("wq", "wk", "wv", "wo")
+    }
+    safetensors.torch.save_file(tensors, tmp_path / "meta.safetensors", metadata={"format": "pt"})
+    to_half(tmp_path / "meta.safetensors", tmp_path / "half.safetensors", config=config)
+    after = safetensors.torch.load_file(tmp_path / "half.safetensors")
+    for name, weight in tensors.items():
+        turned = name.endswith(("wq.weight", "wk.weight"))
+        expected = ordinate.to_half(weight, head_dim=8) if turned else weight
+        assert torch.equal(after[name], expected), name
+    assert SafetensorsFile.open(tmp_path / "half.safetensors").metadata == {
+        "format": "pt",
+        "rotary_layout": "half",
+    }
+
+
+def test_a_folder_of_shards_keeps_its_index_and_other_files(tmp_path):
+    model = build("Llama 2")
+    model.save_pretrained(tmp_path / "own", max_shard_size="20KB")
+    (tmp_path / "own" / "tokenizer.json").write_text("{}")
+    (tmp_path / "own" / "pytorch_model.bin").write_bytes(b"stale weights in the old layout")
+    shards = sorted(path.name for path in (tmp_path / "own").glob("*.safetensors"))
+    assert len(shards) > 2
+    report = to_interleaved(tmp_path / "own", tmp_path / "other")
+    assert len(report.converted) == 4
+    assert sorted(path.name for path in (tmp_path / "other").glob("*.safetensors")) == shards
+    for name in ("tokenizer.json", "config.json", "model.safetensors.index.json"):
+        assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "own" / name).read_bytes()
+    assert not (tmp_path / "other" / "pytorch_model.bin").exists()
+    type(model).from_pretrained(tmp_path / "other")
+
+
+def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    build("Llama 2").save_pretrained(tmp_path / "own")
+    calls = []
+
+    def fail(descriptor):
+        calls.append(descriptor)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        to_interleaved(tmp_path / "own", tmp_path / "other")
+    single = tmp_path / "own" / "model.safetensors"
+    with pytest.raises(OSError, match="no space left"):
+        to_interleaved(single, tmp_path / "other.safetensors")
+    assert len(calls) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_memory_is_that_of_one_projection(tmp_path):
+    config = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 1,
+    }
+    tensors = {f"model.layers.0.self_attn.{side}_proj.weight": torch.randn(512, 512) for side in "qk"}
+    tensors["model.embed_tokens.weight"] = torch.randn(80_000, 512)  # 156 MiB
+    safetensors.torch.save_file(tensors, tmp_path / "own.safetensors")
+    del tensors
+    tracemalloc.start()  # sees what Python allocates: blocks of the copy and the bytes of a projection
+    to_half(tmp_path / "own.safetensors", tmp_path / "other.safetensors", config=config)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * 2**20
+
+
+def test_layers_without_rotation_are_left_as_they_are(tmp_path):
+    model = build("SmolLM3")
+    model.save_pretrained(tmp_path / "own")
+    report = to_interleaved(tmp_path / "own", tmp_path / "other")
+    rotating = {i for i, kind in enumerate(model.config.no_rope_layers) if kind}
+    assert 0 < len(rotating) < model.config.num_hidden_layers
+    assert {int(name.split(".")[2]) for name in report.converted} == rotating
+
+
+def write_file(path, header, data: bytes = b"") -> None:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+_ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+
+
+def _queries(name: str = "layers.0.attn.q_proj.weight", rows: int = 32, **metadata: str):
+    def write(path):
+        safetensors.torch.save_file({name: torch.zeros(rows, 4)}, path, metadata=metadata or None)
+
+    return write
+
+
+BROKEN = {
+    "empty": (lambda path: path.write_bytes(b""), r"source must be a safetensors file, got own.safetensors of 0 bytes"),
+    "text": (lambda path: path.write_text("weights"), r"source must be a safetensors file, got own.safetensors of 7 bytes"),
+    "huge header": (lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}"), r"source must be a safetensors file"),
+    "no JSON": (lambda path: write_file(path, b"{not json"), r"with a header that cannot be read"),
+    "a list": (lambda path: write_file(path, [1, 2]), r"with a header that cannot be read"),
+    "no offsets": (lambda path: write_file(path, {"x": {"dtype": "U8", "shape": [4]}}), r"with a header that cannot be read"),
+    "cut short": (lambda path: write_file(path, {"x": _ENTRY}, b"123"), r"source must be a whole file, got own.safetensors of \d+ bytes instead of \d+"),
+    "a gap": (lambda path: write_file(path, {"x": _ENTRY | {"data_offsets": [2, 6]}}, b"123456"), r"source must have its tensors end to end, got a gap at 'x'"),
+    "no queries": (_queries("embed.weight"), r"source must hold projections of queries and keys, got none in own.safetensors"),
+    "no keys": (_queries(), r"source must hold keys as well as queries, got 1 projections of queries"),
+    "other rows": (_queries(rows=30), r"layers.0.attn.q_proj.weight must have a multiple of head_dim 8 rows, got 30"),
+    "quantized": (lambda path: safetensors.torch.save_file({f"layers.0.attn.{n}": torch.zeros(32, 4) for n in ("q_proj.weight", "k_proj.weight", "q_proj.qzeros")}, path), r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
+    "fused in another way": (_queries("layers.0.attn.query_key_value.weight", rows=96), r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
+    "converted already": (_queries(rotary_layout="half"), r"source must not be in the half layout already, got own.safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_cannot_be_converted_is_refused_in_one_sentence(tmp_path, name):
+    write, words = BROKEN[name]
+    write(tmp_path / "own.safetensors")
+    with pytest.raises(ValueError, match=words) as caught:
+        to_half(tmp_path / "own.safetensors", tmp_path / "other.safetensors", config=CONFIG)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "other.safetensors").exists()
