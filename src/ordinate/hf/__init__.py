@@ -1,6 +1,10 @@
 """Models as the Hugging Face ecosystem writes them down: their configs read, explained and extended."""
 
 from .config import from_config as from_config
+from .doctor import Diagnosis as Diagnosis
+from .doctor import diagnose as diagnose
+from .extend import Extension as Extension
+from .extend import extend as extend
 from .float32 import checkpoint_inv_freq as checkpoint_inv_freq
 from .multimodal import MRopePositions as MRopePositions
 from .multimodal import mrope_positions as mrope_positions
@@ -13,6 +17,8 @@ from .plan import LayerPlan as LayerPlan
 from .plan import Plan as Plan
 from .plan import Reading as Reading
 from .plan import Temperature as Temperature
+from .streaming import StreamingCache as StreamingCache
+from .streaming import streaming_cache as streaming_cache
 from .weights import ConversionReport as ConversionReport
 from .weights import to_half as to_half
 from .weights import to_interleaved as to_interleaved

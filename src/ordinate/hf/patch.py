@@ -20,9 +20,11 @@ from ..rotate.rope import RoPE
 from . import patch_layers, patch_rotary
 from .attention_interface import register, uses_interface
 from .config import from_config
+from .patch_recognise import Found, recognise
 from .patch_rotary import RotarySite
 from .patch_state import Patch, Site, site_of
 from .plan import ConfigError, describe_encoding
+from .streaming import check_stream, is_stream
 from .visible import Visible
 
 _FORWARDS: dict[str, tuple[Callable, str]] = {
@@ -200,9 +202,7 @@ class _Patching:
                 )
         return owners
 
-    def _rotary(
-        self, owners: dict[Any, list[nn.Module]]
-    ) -> dict[nn.Module, tuple[Any, patch_rotary.Found]]:
+    def _rotary(self, owners: dict[Any, list[nn.Module]]) -> dict[nn.Module, tuple[Any, Found]]:
         """Rotary modules that were recognised."""
         recognised = {}
         encodings, problem = self._plan()
@@ -212,7 +212,7 @@ class _Patching:
             appliers = dict.fromkeys(
                 a for layer in owners[owner] for a in patch_rotary.appliers_of(layer)
             )
-            found = patch_rotary.recognise(module, encodings, appliers)
+            found = recognise(module, encodings, appliers)
             if not found.sources:
                 reason = problem or "no encoding of the config's plan turns as its code does"
                 self._leave([module], f"rotation by its own code: {reason}")
@@ -326,7 +326,11 @@ def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     assert site is not None
     names = list(patch_rotary.signature_of(module).parameters)[1:]
     given = dict(zip(names, args, strict=False)) | kwargs
-    own = _needs_own_code(module, given)
+    own, cache = _needs_own_code(module, given), given.get("past_key_values")
+    site.patch.stream = None
+    if cache is not None and is_stream(cache):
+        check_stream(given.get("attention_mask"), own)
+        cache.ordinate_open, site.patch.stream = True, cache
     site.patch.enter(own)
     if own:
         kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
@@ -337,6 +341,8 @@ def _leave(module: Any, args: Any, output: Any) -> None:
     site = site_of(module)
     assert site is not None
     site.patch.leave()
+    if site.patch.stream is not None and not site.patch.calls:
+        site.patch.stream.ordinate_open, site.patch.stream = False, None
 
 
 def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:

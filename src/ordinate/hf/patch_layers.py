@@ -294,7 +294,7 @@ def falcon_forward(
         k, v = layer_past.update(k, v, self.layer_idx)
     bias, dropout = None, 0.0
     if alibi is None:
-        k = site.patch.turn_late(k)
+        q, k = site.patch.turn_late(q, k)
     else:
         bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.seen(), scaled=True)
         dropout = self.attention_dropout.p if self.training else 0.0

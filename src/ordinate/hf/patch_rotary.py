@@ -4,18 +4,14 @@ There, a rotary module makes ``cos`` and ``sin`` once for all layers, and every 
 them with a function of its own file. Both are kept. The rotary module's result is marked with the rotation
 it stands for; the function, where it is handed something marked, turns q and k by that rotation in one
 pass. Unmarked, it does what it always did, so other models of the same file notice nothing.
-
-Which encoding a rotary module stands for, and in which layout its file applies it, is found by trying:
-what the model's own code makes of random q and k must be what ordinate makes of them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,8 +26,7 @@ from .float32 import checkpoint_inv_freq
 from .patch_state import Site, site_of
 
 _APPLY = re.compile(r"_?apply_\w*(rotary|rope)\w*")
-_TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # what such functions call the tensors they turn
-_LENGTH_DEPENDENT = ("dynamic", "longrope")
+TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # what such functions call the tensors they turn
 
 
 class Form(NamedTuple):
@@ -46,9 +41,6 @@ class Form(NamedTuple):
     layout: Layout
     regroup: bool = False
     heads_axis: int | None = None
-
-
-_FORMS = (Form("half"), Form("interleaved"), Form("interleaved", regroup=True))
 
 
 @dataclass(eq=False)
@@ -105,61 +97,80 @@ Source = CheckpointFrequencies | LiveFrequencies
 
 @dataclass(eq=False)
 class Turn:
-    """What a marked ``cos`` stands for: an encoding at the positions of one forward pass."""
+    """What a marked ``cos`` stands for: an encoding at the positions of one forward pass.
+
+    Attributes:
+        streaming: Whether a cache drops tokens, so that positions are places in the cache.
+    """
 
     source: Source
     positions: Tensor
     forms: Mapping[Callable, Form]
     site: Site
-    _rotations: dict[tuple[Layout, int], Rotation] = field(default_factory=dict)
+    streaming: bool = False
+    _rotations: dict[tuple[Any, ...], tuple[Rotation, Rotation]] = field(default_factory=dict)
 
     @property
     def late(self) -> bool:
-        """Whether keys must turn anew as the sequence grows, and so not before they are cached."""
-        return self.source.length_dependent
+        """Whether keys must turn anew in every pass, and so not before they are cached."""
+        return self.streaming or self.source.length_dependent
 
-    def rotation(self, layout: Layout, head_dim: int) -> Rotation:
-        """The rotation at the positions of the queries, shared by all layers of a pass."""
-        if (layout, head_dim) not in self._rotations:
-            found = self.source.at(self.positions)
-            self._rotations[layout, head_dim] = _reshaped(found, layout, head_dim)
-        return self._rotations[layout, head_dim]
+    def rotations(
+        self, layout: Layout, head_dim: int, k_len: int | None = None
+    ) -> tuple[Rotation, Rotation]:
+        """The rotations of queries and keys, shared by all layers of a pass.
 
-    def of_keys(self, layout: Layout, head_dim: int, k_len: int) -> Rotation:
-        """The rotation of all keys, old and new, at the length the sequence has now."""
+        Args:
+            k_len: How many keys there are, old and new; None for the new ones alone.
+        """
+        key = layout, head_dim, k_len
+        if key not in self._rotations:
+            queries, keys = self._positions(k_len)
+            lengths = (
+                keys[..., -1:] + 1 if queries is not keys and self.source.length_dependent else None
+            )
+            found = self.source.at(keys, lengths)
+            of_keys = Rotation(found.angles, found.factor, layout, head_dim)
+            of_queries = of_keys
+            if queries is not keys:
+                found = self.source.at(queries, lengths)
+                of_queries = Rotation(found.angles, found.factor, layout, head_dim)
+            self._rotations[key] = of_queries, of_keys
+        return self._rotations[key]
+
+    def _positions(self, k_len: int | None) -> tuple[Tensor, Tensor]:
         q_len = self.positions.shape[-1]
-        if q_len == k_len:
-            return self.rotation(layout, head_dim)
+        if self.streaming and k_len is not None:
+            keys = torch.arange(k_len, device=self.positions.device)[None]
+            return keys[:, k_len - q_len :], keys
+        if k_len is None or q_len == k_len:
+            return self.positions, self.positions
         if q_len > 1 and not bool((self.positions.diff(dim=-1) == 1).all()):
             raise NotImplementedError(
                 "position_ids must be consecutive with a cache and a scaling that depends on the length "
                 "(dynamic NTK, LongRoPE), for cached keys stand right before them, got others"
             )
-        last = self.positions[..., -1:]
-        back = torch.arange(k_len - 1, -1, -1, device=last.device)
-        keys = (last - back).clamp(min=0)
-        return _reshaped(self.source.at(keys, last + 1), layout, head_dim)
+        back = torch.arange(k_len - 1, -1, -1, device=self.positions.device)
+        return self.positions, (self.positions[..., -1:] - back).clamp(min=0)
 
-
-def _reshaped(rotation: Rotation, layout: Layout, head_dim: int) -> Rotation:
-    return Rotation(rotation.angles, rotation.factor, layout, head_dim)
+    def apply(self, form: Form, q: Tensor, k: Tensor | None, k_len: int | None = None) -> list[Tensor]:
+        """Turn tensors ``[batch, heads, seq, head_dim]`` as a model's own function would."""
+        of_queries, of_keys = self.rotations(form.layout, q.shape[-1], k_len)
+        if k is None:
+            turned = [of_queries.apply(q)]
+        else:
+            turned = [*of_queries.apply_both(q, k, of_keys)]
+        return [regroup(x) for x in turned] if form.regroup else turned
 
 
 def _apply(form: Form, tensors: list[Tensor], heads_axis: int, turn: Turn) -> list[Tensor]:
-    """Turn tensors as a model's own function would."""
-    patch = turn.site.patch
+    """What a model's own function returns for what it is given, or its input where keys turn late."""
+    if turn.late:
+        turn.site.patch.expect_late(turn, form, tensors)
+        return tensors
     if heads_axis == 2:
         tensors = [x.transpose(1, 2) for x in tensors]
-    rotation = turn.rotation(form.layout, tensors[0].shape[-1])
-    if turn.late and len(tensors) == 2:
-        patch.expect_late(turn, form)
-        turned = [rotation.apply(tensors[0]), tensors[1]]
-    elif len(tensors) == 2:
-        turned = [*rotation.apply_both(tensors[0], tensors[1])]
-    else:
-        turned = [rotation.apply(tensors[0])]
-    if form.regroup:
-        turned = [regroup(x) for x in turned]
+    turned = turn.apply(form, tensors[0], tensors[1] if len(tensors) > 1 else None)
     return [x.transpose(1, 2) for x in turned] if heads_axis == 2 else turned
 
 
@@ -236,7 +247,7 @@ def _looking_for_marks(original: Callable) -> Callable:
         default = signature.parameters.get("unsqueeze_dim")
         axis = form.heads_axis or bound.get("unsqueeze_dim", default.default if default else 1)
         names = [
-            name for name in signature.parameters if name in _TENSORS and bound.get(name) is not None
+            name for name in signature.parameters if name in TENSORS and bound.get(name) is not None
         ]
         turned = _apply(form, [bound[name] for name in names], axis, turn)
         return tuple(turned) if len(turned) > 1 else turned[0]
@@ -262,11 +273,12 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     asked = signature_of(self).bind(self, *args, **kwargs).arguments
     source = site.sources.get(asked.get("layer_type"))
     positions = asked.get("position_ids")
-    # A compiler fuses the model's own operations better than it could ours.
-    if site.bypassed or source is None or positions is None or torch.compiler.is_compiling():
+    if site.bypassed or source is None or positions is None:
         return site.own_forward(*args, **kwargs)
     site.patch.late = None
-    turn = Turn(source, positions, site.forms, site)
+    turn = Turn(source, positions, site.forms, site, streaming=site.patch.stream is not None)
+    if torch.compiler.is_compiling() and not turn.late:
+        return site.own_forward(*args, **kwargs)  # a compiler fuses the model's own operations better
     if not source.length_dependent:
         return mark(site.own_forward(*args, **kwargs), turn)
     # The module's own code would remember this length, and follow the longest row of the batch.
@@ -284,115 +296,3 @@ def is_rotary(module: nn.Module) -> bool:
     """Whether a module makes rotations from position ids."""
     names = list(signature_of(module).parameters)
     return "RotaryEmbedding" in type(module).__name__ and names[1:3] == ["x", "position_ids"]
-
-
-class Found(NamedTuple):
-    """What trying found out about a rotary module."""
-
-    sources: dict[str | None, Source]
-    forms: dict[Callable, Form]
-    notes: list[str]
-
-
-def recognise(module: nn.Module, encodings: Iterable[RoPE], appliers: Iterable[Applier]) -> Found:
-    """What a rotary module stands for and how its file applies it; nothing is believed that does not fit."""
-    asks_type = "layer_type" in signature_of(module).parameters
-    types: list[str | None] = [*sorted(_layer_types(module))] if asks_type else [None]
-    found = Found({}, {}, [])
-    for layer_type in types:
-        prefix = "" if layer_type is None else f"{layer_type}_"
-        candidates: list[Source] = [CheckpointFrequencies(rope) for rope in encodings]
-        kind = _rope_type(module, layer_type)
-        if kind not in _LENGTH_DEPENDENT and hasattr(module, f"{prefix}inv_freq"):
-            candidates.append(LiveFrequencies(module, prefix))
-        for source in candidates:
-            forms = _fitting(module, source, layer_type, prefix, appliers)
-            if forms:
-                found.sources[layer_type] = source
-                found.forms.update(forms)
-                if isinstance(source, LiveFrequencies):
-                    found.notes.append(
-                        "by the module's own frequencies, which no reading of the config gives"
-                    )
-                break
-    return found
-
-
-def _layer_types(module: nn.Module) -> set[str]:
-    endings = [
-        name.removesuffix("_inv_freq") for name, _ in module.named_buffers() if "inv_freq" in name
-    ]
-    return {name for name in endings if not name.endswith("original") and name != "inv_freq"}
-
-
-def _rope_type(module: Any, layer_type: str | None) -> str | None:
-    kind = getattr(module, "rope_type", None)
-    return kind.get(layer_type) if isinstance(kind, dict) else kind
-
-
-def _fitting(
-    module: nn.Module,
-    source: Source,
-    layer_type: str | None,
-    prefix: str,
-    appliers: Iterable[Applier],
-) -> dict[Callable, Form]:
-    """Each function's form, if the rotary module and the encoding agree; empty if they do not."""
-    # The module's own code changes its frequencies as sequences grow; these are the ones it starts from.
-    live = getattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq", None))
-    ours = source.inv_freq().to("cpu", torch.float64)
-    if live is not None and not _same_frequencies(live, ours):
-        return {}
-    device = next((buffer.device for buffer in module.buffers()), torch.device("cpu"))
-    pairs, seq = ours.shape[-1], 5
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 3, seq, 2 * pairs, generator=generator).to(device)
-    positions = torch.tensor([[0, 1, 2, 5, 11]], device=device)
-    if source.axes > 1:
-        positions = torch.stack([positions, positions + 1, positions * 2])
-    own = copy.deepcopy(module)
-    own.__dict__.pop("_ordinate", None)
-    arguments = (x, positions) if layer_type is None else (x, positions, layer_type)
-    embeddings = type(module).forward(own, *arguments)
-    forms: dict[Callable, Form] = {}
-    for applier in appliers:
-        form = _form_of(applier.original, embeddings, x, source.at(positions))
-        if form is not None:
-            forms[applier.original] = form
-    return forms
-
-
-def _same_frequencies(live: Tensor, ours: Tensor) -> bool:
-    """Whether a module's frequencies are these, in float32 or cast to fewer bits by whoever cast the model."""
-    held = live.detach().to("cpu")
-    if held.shape != ours.shape:
-        return False
-    if held.dtype in (torch.bfloat16, torch.float16):
-        return torch.equal(held, ours.float().to(held.dtype))
-    return torch.allclose(held.double(), ours, rtol=1e-6, atol=0.0)
-
-
-def _form_of(function: Callable, embeddings: Any, x: Tensor, rotation: Rotation) -> Form | None:
-    """The form in which a function turns ``x`` as the rotation does; None if in none."""
-    names = list(inspect.signature(function).parameters)
-    tensors = [name for name in names if name in _TENSORS]
-    complex_ = not isinstance(embeddings, tuple)
-    carriers = (
-        {"freqs_cis": embeddings} if complex_ else dict(zip(("cos", "sin"), embeddings, strict=True))
-    )
-    if not tensors or not set(carriers) <= set(names):
-        return None
-    for axis in (1, 2) if complex_ else (None,):
-        given = x.transpose(1, 2).contiguous() if axis == 2 else x
-        try:
-            result = function(**dict.fromkeys(tensors, given), **carriers)
-        except (RuntimeError, TypeError, ValueError, AssertionError, IndexError):
-            continue
-        theirs = result[0] if isinstance(result, tuple) else result
-        theirs = theirs.transpose(1, 2) if axis == 2 else theirs
-        for form in _FORMS:
-            ours = _reshaped(rotation, form.layout, x.shape[-1]).apply(x)
-            ours = regroup(ours) if form.regroup else ours
-            if theirs.shape == ours.shape and torch.allclose(theirs.float(), ours, atol=1e-4, rtol=1e-4):
-                return form._replace(heads_axis=axis)
-    return None

@@ -25,7 +25,8 @@ class Patch:
     # Each config of this model's own that names us, and the implementation it named before.
     configs: list[tuple[Any, str]] = field(default_factory=list)
     calls: list[bool] = field(default_factory=list)
-    late: tuple[Any, Any] | None = None
+    stream: Any = None  # the streaming cache of the call under way
+    late: tuple[Any, Any, int] | None = None
 
     @property
     def bypasses(self) -> int:
@@ -45,23 +46,29 @@ class Patch:
         for config, before in self.configs:
             config._attn_implementation_internal = before if self.bypasses else NAME
 
-    # Keys that turn late, because their rotation depends on the length
+    # Queries and keys that turn late, after the cache, because what is cached turns anew in every pass
 
-    def expect_late(self, turn: Any, form: Any) -> None:
-        if self.late is not None:
-            raise RuntimeError(
-                "keys must reach attention before those of the next layer are turned, with a scaling that "
-                "depends on the length (dynamic NTK, LongRoPE), got a layer that attends in another way"
+    def expect_late(self, turn: Any, form: Any, tensors: list[Tensor]) -> None:
+        """Remember that attention is to turn what comes next."""
+        if self.late is not None or len(tensors) != 2:
+            raise NotImplementedError(
+                "queries and keys must be turned together and then attend, where cached keys turn anew "
+                "(dynamic NTK, LongRoPE, a streaming cache), got a layer that does it in another way"
             )
-        self.late = (turn, form)
+        self.late = turn, form, tensors[1].shape[-1]
 
-    def turn_late(self, key: Tensor) -> Tensor:
-        """Keys from the cache, unrotated, turned at the length the sequence has now."""
+    def turn_late(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and all keys, from the cache and new, turned at the places they have now."""
         if self.late is None:
-            return key
-        (turn, form), self.late = self.late, None
-        turned: Tensor = turn.of_keys(form.layout, key.shape[-1], key.shape[-2]).apply(key)
-        return turned
+            return query, key
+        (turn, form, head_dim), self.late = self.late, None
+        if key.shape[-1] != head_dim:
+            raise NotImplementedError(
+                f"keys must be turned whole where cached keys turn anew (dynamic NTK, LongRoPE, a streaming "
+                f"cache), got {head_dim} of {key.shape[-1]} channels"
+            )
+        query, key = turn.apply(form, query, key, key.shape[-2])
+        return query, key
 
 
 @dataclass(eq=False)

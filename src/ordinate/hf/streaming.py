@@ -1,0 +1,155 @@
+"""Endless decoding in a cache of fixed size: the first tokens, the last ones, and none between.
+
+StreamingLLM (Xiao et al. 2023, arXiv:2309.17453) keeps a few first tokens, which attention leans on, and
+a window of the latest, and numbers tokens by their place in the cache. Every step moves every key, and
+keys moved by turning them further would be rounded at every step. Here keys are kept as they came and
+turned where they stand when they are looked at, so a score has one rounding however long the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import check_positive_int
+
+
+@dataclass(eq=False)
+class StreamingCache:
+    """Keys, before rotation, and values of a layer's first ``sinks`` tokens and last ``window``.
+
+    Positions left out, `ordinate.attention` numbers keys from 0 and queries up to the last key, which are their
+    places in this cache. Tokens appended together all see each other: feed a long prompt in pieces of
+    at most ``window``.
+
+    Example:
+        >>> cache, rope = StreamingCache(sinks=2, window=4), ordinate.RoPE(8)
+        >>> for step in range(100):
+        ...     q, k, v = (torch.randn(1, 2, 1, 8) for _ in range(3))
+        ...     keys, values = cache.append(k, v)
+        ...     out = ordinate.attention(q, keys, values, rope, causal=True)
+        >>> keys.shape, cache.seen
+        (torch.Size([1, 2, 7, 8]), 100)
+    """
+
+    sinks: int
+    window: int
+    k: Float[Tensor, "batch kv_heads kept head_dim"] | None = None
+    v: Float[Tensor, "batch kv_heads kept v_dim"] | None = None
+    seen: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive_int("sinks", self.sinks, minimum=0)
+        check_positive_int("window", self.window)
+
+    def __len__(self) -> int:
+        return 0 if self.k is None else self.k.shape[2]
+
+    def append(
+        self,
+        k: Float[Tensor, "batch kv_heads new head_dim"],
+        v: Float[Tensor, "batch kv_heads new v_dim"],
+    ) -> tuple[
+        Float[Tensor, "batch kv_heads keys head_dim"], Float[Tensor, "batch kv_heads keys v_dim"]
+    ]:
+        """Add tokens, and return what they see: all that was kept, and themselves.
+
+        Args:
+            k: Before rotation.
+        """
+        if self.k is not None and self.v is not None:
+            k, v = torch.cat((self.k, k), dim=2), torch.cat((self.v, v), dim=2)
+        self.seen += k.shape[2] - len(self)
+        self.k, self.v = self._kept(k), self._kept(v)
+        return k, v
+
+    def _kept(self, x: Tensor) -> Tensor:
+        if x.shape[2] <= self.sinks + self.window:
+            return x
+        return torch.cat((x[:, :, : self.sinks], x[:, :, -self.window :]), dim=2)
+
+
+def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
+    """A `StreamingCache` for every layer, as ``past_key_values`` of a patched model of transformers.
+
+    ``model.generate(…, past_key_values=streaming_cache())`` goes on for as long as asked to. Rows must not be
+    padded, and a model that is not patched is refused: it would cache rotated keys.
+    """
+    check_positive_int("sinks", sinks, minimum=0)
+    check_positive_int("window", window)
+    from transformers.cache_utils import Cache, DynamicLayer
+
+    class StreamingLayer(DynamicLayer):
+        is_croppable = False
+
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__()
+            self.stream = StreamingCache(sinks, window)
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        ) -> tuple[Tensor, Tensor]:
+            if not cache.ordinate_open:  # type: ignore[attr-defined]
+                raise RuntimeError(
+                    "past_key_values must not be a streaming cache unless the model is patched, got one"
+                )
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            keys, values = self.stream.append(key_states, value_states)
+            self.keys, self.values = self.stream.k, self.stream.v
+            return keys, values
+
+        def get_seq_length(self) -> int:
+            return self.stream.seen
+
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            return len(self.stream) + query_length, self.stream.seen - len(self.stream)
+
+        def reset(self) -> None:
+            self.keys, self.values, self.is_initialized = None, None, False
+            self.stream = StreamingCache(sinks, window)
+
+        def crop(self, *args: Any) -> None:
+            raise NotImplementedError(
+                "a streaming cache must not be cropped, what it dropped is gone, got crop()"
+            )
+
+        def _select(self, pick: Any) -> None:
+            stream = self.stream
+            if stream.k is not None and stream.v is not None:
+                stream.k, stream.v = pick(stream.k), pick(stream.v)
+                self.keys, self.values = stream.k, stream.v
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            self._select(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+        def batch_repeat_interleave(self, repeats: int) -> None:
+            self._select(lambda x: x.repeat_interleave(repeats, dim=0))
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            self._select(lambda x: x[indices, ...])
+
+    cache = Cache(layer_class_to_replicate=StreamingLayer)
+    cache.ordinate_open = False  # type: ignore[attr-defined]  # patched models open it for the time of a call
+    return cache
+
+
+def is_stream(cache: Any) -> bool:
+    return hasattr(cache, "ordinate_open")
+
+
+def check_stream(attention_mask: Any, own_code: bool) -> None:
+    """Refuse calls that a streaming cache would answer wrongly."""
+    if own_code:
+        raise NotImplementedError(
+            "past_key_values must not be a streaming cache in a call that the model's own code answers "
+            "(attention weights, a mask of four dimensions), got one"
+        )
+    if isinstance(attention_mask, Tensor) and not bool(attention_mask.all()):
+        raise ValueError(
+            "attention_mask must be all ones with a streaming cache, which may drop what is masked, "
+            "got padding"
+        )
