@@ -253,6 +253,16 @@ def test_new_settings_by_layer_type_give_the_same():
     assert repr(old) == repr(new)
 
 
+def test_an_old_base_of_olmo_3_is_for_all_its_layers():
+    """transformers gives it to layers without a window alone; the others get the class's default in silence."""
+    from transformers import Olmo3Config
+
+    ours = from_config({"model_type": "olmo3", "rope_theta": 7e4})
+    assert {layer.encoding.base for layer in ours.layers} == {7e4}
+    theirs = Olmo3Config.from_dict({"model_type": "olmo3", "rope_theta": 7e4}).rope_parameters
+    assert {theirs[kind]["rope_theta"] for kind in theirs} == {7e4, 5e5}
+
+
 def test_smollm_3_has_layers_without_rotation():
     plan = from_config({"model_type": "smollm3", "num_hidden_layers": 8})
     assert [type(layer.encoding) is NoPE for layer in plan.layers] == [False, False, False, True] * 2

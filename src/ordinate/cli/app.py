@@ -11,7 +11,7 @@ import typer
 
 import ordinate
 
-from . import compare, inspect, plot, report, show, verify
+from . import compare, extend, inspect, plot, report, show, verify
 from . import list as list_
 from .errors import Misuse
 
@@ -48,6 +48,7 @@ show.register(app)
 plot.register(app)
 verify.register(app)
 inspect.register(app)
+extend.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from .families import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader, short
 from .rope import DIALECTS, Dialect
-from .source import as_settings, load
+from .source import check_settings, load
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ def from_config(
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
         close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
         raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
-    outer, (path, values, model_type) = values, _text_model(values, family)
+    outer, (path, values, model_type) = values, text_settings(values, family)
     found = FAMILIES[model_type]
     reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
     reader.skip("model_type", *found.ignored)
@@ -72,8 +72,8 @@ def from_config(
     )
 
 
-def _text_model(
-    values: dict[str, Any], family: str | None, path: str = ""
+def text_settings(
+    values: dict[str, Any], family: str | None = None, path: str = ""
 ) -> tuple[str, dict[str, Any], str]:
     """The settings of the text model, where they stand, and its family."""
     model_type = values.get("model_type") if family is None else family
@@ -82,11 +82,11 @@ def _text_model(
     inner = next((key for key in TEXT_PARTS if isinstance(values.get(key), Mapping)), None)
     within = WRAPPERS.get(model_type) if isinstance(model_type, str) else None
     if inner is not None:
-        text = as_settings(values[inner], f"{path}{inner}")
+        text = check_settings(values[inner], f"{path}{inner}")
         named = text.get("model_type")
         known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
         if known or within is not None or any(key in text for key in TEXT_PARTS):
-            return _text_model(text, None if known else within, f"{path}{inner}.")
+            return text_settings(text, None if known else within, f"{path}{inner}.")
         raise ConfigError(
             f"{path}{inner}.model_type must be a family that ordinate reads, got {short(named)}"
         )

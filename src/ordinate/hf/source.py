@@ -18,14 +18,13 @@ def config_path(source: str | os.PathLike[str]) -> Path:
     """The config.json that a path means: the file itself, or the one in a model's folder."""
     path = Path(source)
     try:
-        if path.is_dir():
-            path = path / "config.json"
-        if not path.is_file():
-            raise ConfigError(
-                f"source must be a config.json or a folder with one, got {short(str(path))}"
-            )
+        folder, path = path.is_dir(), path / "config.json" if path.is_dir() else path
+        found = path.is_file()
     except (OSError, ValueError):  # a name too long, or with a null byte
-        raise ConfigError(f"source must be a path that can be opened, got {short(str(path))}") from None
+        found, folder = False, False
+    if not found:
+        what = "a folder with a config.json" if folder else "a config.json or a folder with one"
+        raise ConfigError(f"source must be {what}, got {short(str(source))}")
     return path
 
 
@@ -36,12 +35,12 @@ def load(source: object) -> dict[str, Any]:
         ConfigError: The source is none, cannot be opened, or is not a mapping.
     """
     if isinstance(source, Mapping):
-        return as_settings(source)
+        return check_settings(dict(source))
     if isinstance(source, (str, os.PathLike)):
         return _from_file(config_path(source))
     to_dict = getattr(source, "to_dict", None)  # a PretrainedConfig, without importing its class
     if callable(to_dict) and not isinstance(source, type):
-        return as_settings(to_dict())
+        return dict(check_settings(to_dict()))
     raise ConfigError(
         f"source must be a mapping, a path or a PretrainedConfig, got {type(source).__name__}"
     )
@@ -54,7 +53,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
         )
     try:
-        return as_settings(json.loads(path.read_text(encoding="utf-8")))
+        return check_settings(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -63,11 +62,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"source must be valid JSON, got {short(str(path))}: {reason}") from None
 
 
-def as_settings(values: object, name: str = "source") -> dict[str, Any]:
-    """A mapping with text for keys, or a refusal."""
-    if not isinstance(values, Mapping):
+def check_settings(values: object, name: str = "source") -> dict[str, Any]:
+    """The same mapping, if it has text for keys; else a refusal."""
+    if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold a mapping of settings, got {short(values)}")
     for key in values:
         if not isinstance(key, str):
             raise ConfigError(f"{name} must have text for keys, got {short(key)}")
-    return dict(values)
+    return values

@@ -1,0 +1,173 @@
+"""``ordinate extend``: a config with which a model reads further."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..hf.extend import METHODS, Extension, extend
+from ..hf.plan import ConfigError
+from ..hf.reader import short
+from ..hf.source import config_path
+from .errors import Misuse
+
+_EPILOG = """Examples:
+
+\b
+  ordinate extend config.json --to 32768                   YaRN, into config-32768.json beside it
+  ordinate extend config.json --to 32768 --method dynamic  short contexts stay as they are
+  ordinate extend config.json --to 65536 -o long.json      into a file of your own
+  ordinate extend path/to/model --to 32768 --in-place      over the model's own config.json
+  ordinate extend config.json --to 32768 --dry-run         what it would do
+  ordinate extend config.json --to 32768 --from 4096       the trained length, where the config hides it
+  ordinate extend config.json --to 32768 --dry-run --json  for a program to read
+
+The file is written whole or not at all, and never over another unless told.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("extend", epilog=_EPILOG)(extend_command)
+
+
+def extend_command(
+    config: Path = typer.Argument(
+        metavar="CONFIG", help="A config.json, or a folder with one.", show_default=False
+    ),
+    to: int = typer.Option(
+        ..., "--to", metavar="N", help="The context to reach, in tokens.", show_default=False
+    ),
+    method: str = typer.Option("yarn", metavar="NAME", help=f"One of {', '.join(METHODS)}."),
+    original: int | None = typer.Option(
+        None,
+        "--from",
+        metavar="N",
+        help="The length it was trained at. Default: what the config says.",
+        show_default=False,
+    ),
+    output: Path | None = typer.Option(
+        None,
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where to write. Default: config-N.json beside the old one.",
+        show_default=False,
+    ),
+    in_place: bool = typer.Option(False, "--in-place", help="Write over the old config."),
+    force: bool = typer.Option(False, "--force", help="Write over a file that exists."),
+    replace: bool = typer.Option(
+        False, "--replace", help="Take the place of a scaling the model was trained with."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Write nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, with the new config."),
+) -> None:
+    """Write a config with which a rotary model reads longer contexts, and say what that does."""
+    if in_place and output is not None:
+        raise Misuse("--in-place and --output must not be given together", "ordinate extend --help")
+    try:
+        old = config_path(config)
+        found = extend(old, to, method, original=original, replace=replace)  # type: ignore[arg-type]
+        target = (
+            old if in_place else output if output is not None else old.with_name(f"{old.stem}-{to}.json")
+        )
+        if not dry_run:
+            found.save(target, overwrite=in_place or force)
+    except ConfigError as error:
+        raise Misuse(str(error), _hint(str(error))) from None
+    written = None if dry_run else str(target)
+    if as_json:
+        print(json.dumps(_to_dict(found, written), indent=2, ensure_ascii=False, default=short))
+    else:
+        _print(Console(highlight=False), found)
+    if written is not None:
+        print(f"wrote {written}", file=sys.stderr)
+
+
+def _hint(sentence: str) -> str:
+    if "replace=True" in sentence:
+        return "ordinate extend --replace, if you know what the model was trained with"
+    if sentence.startswith("path must not exist"):
+        return "ordinate extend --force writes over it, --output elsewhere"
+    return "ordinate extend --help"
+
+
+def _to_dict(found: Extension, written: str | None) -> dict:
+    return {
+        "method": found.method,
+        "original": found.original,
+        "context": found.context,
+        "to": found.to,
+        "factor": found.factor,
+        "slowdown": found.slowdown,
+        "changed": {key: {"old": old, "new": new} for key, (old, new) in found.changed.items()},
+        "bands": [asdict(band) for band in found.bands],
+        "cost": asdict(found.cost),
+        "warnings": list(found.after.warnings),
+        "path": written,
+        "config": found.config,
+    }
+
+
+def _print(console: Console, found: Extension) -> None:
+    trained = "" if found.original == found.context else f" (trained at {found.original})"
+    head = f"  {found.context} → {found.to} positions by {found.method}{trained}"
+    console.print(Text.assemble((found.before.family, "bold"), head))
+    console.print(Text("\nchanged", style="bold"))
+    rows = [(key, f"{_value(old)} → {_value(new)}") for key, (old, new) in found.changed.items()]
+    console.print(_facts(rows))
+    console.print(Text("\nfrequencies", style="bold"))
+    does = {
+        "kept": "as before",
+        "blended": "slowed in part, slower pairs more",
+        "interpolated": f"slowed {found.slowdown:.4g} times",
+    }
+    rows = []
+    for band in found.bands:
+        name = f"pair {band.first}" if band.first == band.last else f"pairs {band.first}–{band.last}"
+        rows.append((name, does[band.fate]))
+    console.print(_facts(rows))
+    console.print(Text("\nat short context", style="bold"))
+    console.print(_facts(_cost(found)))
+    for warning in found.after.warnings:
+        console.print(Text(f"! {warning}", style="yellow"))
+
+
+def _cost(found: Extension) -> list[tuple[str, str]]:
+    cost = found.cost
+    if cost.short_context_kept:
+        return [
+            (
+                "nothing",
+                f"contexts up to {found.original} are read as before; past that, old keys turn anew at every step",
+            )
+        ]
+    rows = []
+    if cost.logit_factor != 1:
+        rows.append(
+            ("logits", f"of turned channels are multiplied by {cost.logit_factor:.4g}, at every length")
+        )
+    change = f"change by up to {cost.score_change:.0%} of their largest, at distance {cost.at_distance}"
+    rows.append(("scores", f"of equal vectors {change}"))
+    rows.append(("advice", "keep the old config for short inputs, or fine-tune on both"))
+    return rows
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=short)
+
+
+def _facts(rows: list[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", min_width=9)
+    grid.add_column(ratio=1, overflow="fold")
+    for name, text in rows:
+        grid.add_row(Text(name), Text(text))
+    return grid

@@ -1,0 +1,247 @@
+"""``ordinate inspect``: the config doctor."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..hf.config import from_config
+from ..hf.doctor import Diagnosis, Group, Pair, diagnose
+from ..hf.plan import ConfigError
+from ..hf.reader import short
+from ..hf.rope import DIALECTS
+from .errors import Misuse
+
+if TYPE_CHECKING:
+    from ..plots.picture import Picture
+
+_EPILOG = """Examples:
+
+\b
+  ordinate inspect config.json                   what a model does with positions, and what is odd
+  ordinate inspect path/to/model                 the config.json of a model's folder
+  ordinate inspect config.json --pairs           every pair of channels
+  ordinate inspect config.json --read            which keys say so
+  ordinate inspect config.json --dialect paper   YaRN as in the paper
+  ordinate inspect config.json --family llama    an unknown model that is built like Llama
+  ordinate inspect config.json --json            for a program to read
+  ordinate inspect config.json --plot pairs.png  wavelengths before and after scaling
+
+Nothing is downloaded and nothing of the config is executed.
+Exit code: 0 if it could be read, with or without warnings; 2 if not.
+"""
+
+_FATES = {"kept": "green", "blended": "yellow", "interpolated": "magenta", "still": "dim"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("inspect", epilog=_EPILOG)(inspect_command)
+
+
+def inspect_command(
+    config: Path = typer.Argument(
+        metavar="CONFIG", help="A config.json, or a folder with one.", show_default=False
+    ),
+    every_pair: bool = typer.Option(
+        False, "--pairs", help="List every pair, not those at the edges of a band."
+    ),
+    read: bool = typer.Option(False, "--read", help="List what was read, from which key."),
+    family: str | None = typer.Option(
+        None, metavar="NAME", help="Read it as a model of this model_type."
+    ),
+    dialect: str | None = typer.Option(
+        None, metavar="NAME", help=f"YaRN's dialect: {', '.join(DIALECTS)}."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    plot: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw wavelengths: .png, .svg or .html."
+    ),
+) -> None:
+    """Explain how a model knows the order of its tokens, from its config alone."""
+    try:
+        plan = from_config(config, family=family, dialect=dialect)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise Misuse(str(error), "ordinate inspect --help") from None
+    found = diagnose(plan)
+    if plot is not None:
+        _draw(found, plot, config.name)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, default=short))
+    else:
+        print_diagnosis(Console(highlight=False), found, every_pair=every_pair, read=read)
+
+
+def print_diagnosis(
+    console: Console, found: Diagnosis, *, every_pair: bool = False, read: bool = False
+) -> None:
+    """Everything found, the most important first."""
+    count = "1 layer" if found.layers == 1 else f"{found.layers} layers"
+    console.print(Text.assemble((found.family, "bold"), f"  {found.model_type} · {count}"))
+    console.print(_facts([("context", _context(found))]))
+    if found.embeddings:
+        rows = [(_embedding_title(stack, found), text) for stack, text in found.embeddings.items()]
+        console.print(_facts(rows))
+    for group in found.groups:
+        console.print(Text(f"\n{group.title}", style="bold"))
+        console.print(_facts(_group_facts(group)))
+        if group.pairs:
+            console.print(_pair_table(group, every_pair))
+    for note in found.notes:
+        console.print(_mark("·", "dim", note))
+    for warning in found.warnings:
+        console.print(_mark("!", "bold yellow", warning))
+    if read:
+        console.print(Text("\nread", style="bold"))
+        rows = [(reading.key, f"{short(reading.value)}  {reading.meaning}") for reading in found.read]
+        console.print(_facts(rows))
+
+
+def _context(found: Diagnosis) -> str:
+    if found.effective_context is None:
+        return "no limit in the config"
+    trained = found.original_max_positions
+    text = f"{found.effective_context} positions"
+    return (
+        text
+        if trained in (None, found.effective_context)
+        else f"{text}, frequencies trained at {trained}"
+    )
+
+
+def _embedding_title(stack: str, found: Diagnosis) -> str:
+    return f"{stack} codes" if len(found.embeddings) > 1 else "codes"
+
+
+def _group_facts(group: Group) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if group.base is None:
+        rows.append(("encoding", group.encoding))
+    else:
+        rows.append(
+            (
+                "rotation",
+                f"base {group.base:.10g}, {group.layout} layout, {group.channels} channels turn",
+            )
+        )
+        rows.append(("scaling", _scaling(group)))
+        rows.append(("attention", _factors(group)))
+    mask = "causal" if group.causal else "both directions"
+    if group.window is not None:
+        mask += f", window {group.window}"
+    if group.chunk is not None:
+        mask += f", chunks of {group.chunk}"
+    rows.append(("mask", mask))
+    if group.base is None:
+        rows.append(("softmax", f"scale {group.softmax_scale:.6g}"))
+    return rows
+
+
+def _scaling(group: Group) -> str:
+    text = group.scaling or "none"
+    return f"{text}, {group.dialect} dialect" if group.dialect else text
+
+
+def _factors(group: Group) -> str:
+    factor = 1.0 if group.attention_factor is None else group.attention_factor
+    cos = "factor 1 on cos and sin"
+    if factor != 1:
+        cos = f"factor {factor:.6g} on cos and sin (logits of turned channels x {factor**2:.6g})"
+    scale = f"softmax scale {group.softmax_scale:.6g}"
+    if group.logit_factor != 1:
+        scale += f", in which {group.logit_factor:.6g} from mscale_all_dim, on the whole head"
+    return f"{cos}; {scale}"
+
+
+def _pair_table(group: Group, every_pair: bool) -> Table:
+    """Every pair, or the first and the last of each band with dots between."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("pair", "wavelength", "scaled", "turns"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for band in group.bands:
+        inside = group.pairs[band.first : band.last + 1]
+        shown = inside if every_pair or len(inside) <= 3 else (inside[0], None, inside[-1])
+        for pair in shown:
+            if pair is None:
+                table.add_row("…", style="dim")
+            else:
+                table.add_row(*_cells(pair), Text(pair.fate, style=_FATES[pair.fate]))
+    return table
+
+
+def _cells(pair: Pair) -> list[str]:
+    scaled = "–" if math.isinf(pair.scaled) else _number(pair.scaled)
+    turns = "" if pair.turns is None else _number(pair.turns)
+    return [str(pair.index), _number(pair.wavelength), scaled, turns]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}" if value < 1e12 else f"{value:.3e}"
+
+
+def _facts(rows: list[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", min_width=9)
+    grid.add_column(ratio=1, overflow="fold")
+    for name, text in rows:
+        grid.add_row(Text(name), Text(text))
+    return grid
+
+
+def _mark(sign: str, style: str, text: str) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(ratio=1)
+    grid.add_row(Text(sign, style=style), Text(text))
+    return grid
+
+
+def _draw(found: Diagnosis, path: Path, subject: str) -> None:
+    from ..plots.api import save_picture
+
+    try:
+        save_picture(picture_of(found, subject), path)
+    except (ValueError, OSError) as error:
+        raise Misuse(str(error), "ordinate inspect --help") from None
+    except ImportError as error:
+        raise Misuse(
+            f"--plot needs {error.name or 'matplotlib'}, not installed here.",
+            "pip install 'ordinate[plot]'",
+        ) from None
+
+
+def picture_of(found: Diagnosis, subject: str) -> Picture:
+    """Wavelengths of every pair before and after scaling, with the lengths that matter."""
+    import torch
+
+    from ..plots.picture import Axis, Lines, Mark, Picture, Series
+
+    turning = [group for group in found.groups if group.pairs]
+    if not turning:
+        raise ValueError("CONFIG must have a rotation to draw its wavelengths, got none")
+    marks = []
+    if found.original_max_positions:
+        marks.append(
+            Mark("y", float(found.original_max_positions), f"trained at {found.original_max_positions}")
+        )
+    if found.effective_context and found.effective_context != found.original_max_positions:
+        marks.append(Mark("y", float(found.effective_context), f"context {found.effective_context}"))
+    panels = []
+    for group in turning:
+        pairs = torch.tensor([float(pair.index) for pair in group.pairs])
+        before = torch.tensor([pair.wavelength for pair in group.pairs])
+        after = torch.tensor([math.nan if math.isinf(p.scaled) else p.scaled for p in group.pairs])
+        series = [Series("as trained", pairs, before, quiet=True), Series("after scaling", pairs, after)]
+        axes = Axis("pair"), Axis("wavelength in positions", log=True)
+        panels.append(Lines(*axes, tuple(series), title=group.title, marks=tuple(marks)))
+    note = "a pair above the line never completes a turn within that length"
+    title = f"{found.family}: wavelengths of the pairs"
+    return Picture("wavelengths", subject, title, tuple(panels), note, columns=len(panels))

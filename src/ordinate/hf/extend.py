@@ -1,0 +1,342 @@
+"""`extend`: a config whose model reads further, written so that transformers and vLLM read it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..rotate.rope import RoPE
+from ..scaling import DynamicNTK
+from .config import ConfigObject, from_config, text_settings
+from .decoders import FULL, SLIDING
+from .doctor import Band, effective_context
+from .families import FAMILIES
+from .family import Family
+from .plan import ConfigError, Plan
+from .reader import MOST_POSITIONS, Reader, short
+from .source import load
+
+Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
+METHODS: tuple[Method, ...] = ("yarn", "ntk", "dynamic", "linear", "llama3")
+
+# Scalings that weights are trained with: taking one away is no extension. (A method may extend itself.)
+_TRAINED_WITH = ("longrope", "llama3", "linear", "proportional", "yarn")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an extension changes for contexts that the model could already read.
+
+    Attributes:
+        logit_factor: By what turned channels' logits are multiplied, at every length.
+        score_change: The largest change of the score of two equal vectors, as a part of the score at distance
+            0, over all distances within the original length; ``at_distance`` is where.
+        short_context_kept: Contexts up to the original length are read exactly as before.
+    """
+
+    logit_factor: float
+    score_change: float
+    at_distance: int
+    short_context_kept: bool
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A new config and what it does.
+
+    Attributes:
+        config: The whole new config.
+        before, after: Both configs, read.
+        original: The length the frequencies were trained at.
+        context: What the model read before, ``to`` what it was asked to read.
+        factor: ``to / original``.
+        slowdown: How many times slower the most slowed pairs turn.
+        changed: The key of each changed setting → (old value, new value).
+        bands: What becomes of the pairs in full-attention layers.
+        cost: What it costs at short context.
+    """
+
+    config: dict[str, Any]
+    before: Plan
+    after: Plan
+    method: Method
+    original: int
+    context: int
+    to: int
+    factor: float
+    slowdown: float
+    changed: dict[str, tuple[Any, Any]]
+    bands: tuple[Band, ...]
+    cost: Cost
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the config: whole or not at all, and over an existing file only if told to."""
+        return write_config(self.config, path, overwrite=overwrite)
+
+
+def extend(
+    source: Mapping[str, Any] | str | os.PathLike[str] | ConfigObject,
+    to: int,
+    method: Method = "yarn",
+    *,
+    original: int | None = None,
+    replace: bool = False,
+) -> Extension:
+    """A config with which a rotary model reads contexts of ``to`` tokens.
+
+    ``"yarn"``, ``"linear"`` and ``"llama3"`` scale frequencies at every length; ``"ntk"`` enlarges the base;
+    ``"dynamic"`` leaves contexts up to the original length alone. Layers with a window keep their frequencies,
+    where a config can say so. Weights are unchanged; a short fine-tuning makes all of them better.
+
+    Args:
+        to: The context to reach, in tokens.
+        original: The length the model was trained at, where the config does not say it or says it wrong.
+        replace: Put this scaling in the place of another that the model was trained with.
+
+    Raises:
+        ConfigError: The model has no rotation, already reads that far, or has another scaling.
+
+    Example:
+        >>> extension = extend({"model_type": "llama", "max_position_embeddings": 4096}, to=16384)
+        >>> extension.config["rope_scaling"]
+        {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 4096}
+    """
+    if method not in METHODS:
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {short(method)}")
+    Reader.checked_integer("to", to, 2, MOST_POSITIONS)
+    config = copy.deepcopy(load(source))
+    before = from_config(config)
+    _check_extensible(before)
+    where, settings, model_type = text_settings(config)
+    snapshot = copy.deepcopy(settings)
+    old = _scaling_now(settings, FAMILIES[model_type].defaults, where, replace, method)
+    start = original if original is not None else before.original_max_positions
+    if start is None:
+        raise ConfigError(
+            f"{where}max_position_embeddings must say what the model was trained at, got nothing; give original"
+        )
+    Reader.checked_integer("original", start, 2, MOST_POSITIONS)
+    context = (effective_context(before) if original is None else start) or start
+    if to <= context:
+        raise ConfigError(
+            f"to must be more than the {context} positions the model already reads, got {to}"
+        )
+    factor = to / start
+    _separate_layer_types(settings, before, FAMILIES[model_type])
+    if method == "ntk":
+        _stretch_base(settings, before, factor, FAMILIES[model_type])
+    else:
+        _put(settings, _new_scaling(method, old, factor, start, before, to))
+    key = FAMILIES[model_type].keys.get("max_position_embeddings", "max_position_embeddings")
+    # Linear and dynamic scaling are written beside the original length: transformers takes it for dynamic
+    # NTK's start, and vLLM multiplies it by the factor to find the longest context.
+    settings[key] = start if method in ("linear", "dynamic") else to
+    after = from_config(config)
+    changed = {
+        f"{where}{name}": (snapshot.get(name), settings.get(name))
+        for name in {**snapshot, **settings}
+        if snapshot.get(name) != settings.get(name)
+    }
+    old_rope, new_rope = _main_rotation(before), _main_rotation(after)
+    ratios = _ratios(old_rope, new_rope, to)
+    return Extension(
+        config, before, after, method, start, context, to, factor, 1 / min(ratios), changed,
+        tuple(_bands(ratios)), _cost(old_rope, new_rope, start),
+    )  # fmt: skip
+
+
+def _check_extensible(plan: Plan) -> None:
+    if any(isinstance(layer.encoding, RoPE) for layer in plan.layers):
+        if plan.model_type == "minimind":
+            raise ConfigError(
+                "model_type must be one whose code reads its scaling from the config, got 'minimind', which has "
+                "inference_rope_scaling and no other"
+            )
+        return
+    kinds = {type(x).__name__ for x in [*plan.embeddings.values(), *(y.encoding for y in plan.layers)]}
+    raise ConfigError(
+        f"model_type must be a rotary model, which has frequencies to scale, got {plan.model_type!r} "
+        f"({', '.join(sorted(kinds - {'PositionEncoding'})) or 'no encoding'})"
+    )
+
+
+def _scaling_now(
+    settings: dict[str, Any], defaults: Mapping[str, Any], where: str, replace: bool, method: Method
+) -> dict[str, Any]:
+    """The scaling of full-attention layers, refused where taking it away would break the model.
+
+    What a family's class would put in the place of missing settings is written out first.
+    """
+    if (
+        not settings.get("rope_scaling")
+        and not settings.get("rope_parameters")
+        and defaults.get("rope_parameters")
+    ):
+        settings["rope_parameters"] = copy.deepcopy(dict(defaults["rope_parameters"]))
+    part = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    if isinstance(part.get(FULL), Mapping):
+        part = part[FULL]
+    kind = part.get("rope_type", part.get("type"))
+    if kind in _TRAINED_WITH and kind != method and not replace:
+        raise ConfigError(
+            f"{where}rope_scaling must be absent or of the method {method}, the model may have been trained with it, "
+            f"got {short(kind)}; say replace=True to take it away"
+        )
+    return dict(part)
+
+
+def _new_scaling(
+    method: Method, old: dict[str, Any], factor: float, original: int, plan: Plan, to: int
+) -> dict[str, Any]:
+    """The new scaling, with what the old one said beside: axes, base, fraction, and its own method's options."""
+    kept: dict[str, Any] = {
+        key: old[key]
+        for key in ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+        if key in old
+    }
+    same = old.get("rope_type", old.get("type")) == method
+    options = dict(old) if same else {}
+    options.pop("type", None)
+    options.pop("attention_factor", None)  # it belonged to the old factor
+    made: dict[str, Any] = {"rope_type": method, "factor": factor}
+    if method in ("yarn", "llama3"):
+        made["original_max_position_embeddings"] = original
+    if method == "llama3":
+        made |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        if same:  # its factor is less than the context it is trained to; it grows with the context
+            made["factor"] = old["factor"] * to / (plan.max_positions or original)
+            made |= {key: old[key] for key in ("low_freq_factor", "high_freq_factor") if key in old}
+    return {**kept, **options, **made}
+
+
+def _separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -> None:
+    """OLMo 3: one old key has the base of layers with and without a window; new keys tell them apart."""
+    rules = family.rules
+    one_base = getattr(rules, "scaled_types", None) is not None and not getattr(rules, "theta", None)
+    if not one_base or settings.get("rope_parameters"):
+        return
+    scaled, old = rules.scaled_types, settings.pop("rope_scaling", None) or {}
+    settings.pop("rope_theta", None)
+    bases = {x.layer_type: x.encoding.base for x in plan.layers if isinstance(x.encoding, RoPE)}
+    settings["rope_parameters"] = {
+        kind: {"rope_type": "default", "rope_theta": base, **(old if kind in scaled else {})}
+        for kind, base in bases.items()
+    }
+
+
+def _put(settings: dict[str, Any], scaling: dict[str, Any]) -> None:
+    """Write a scaling where the config keeps its own: old key or new, flat or for full attention alone."""
+    new = settings.get("rope_parameters")
+    if settings.get("rope_scaling") or not new:
+        settings["rope_scaling"] = scaling
+    elif isinstance(new.get(FULL), Mapping):
+        new[FULL] = {**new[FULL], **scaling}
+    else:
+        settings["rope_parameters"] = {**{k: v for k, v in new.items() if k == "rope_theta"}, **scaling}
+
+
+def _stretch_base(settings: dict[str, Any], plan: Plan, factor: float, family: Family) -> None:
+    """NTK: a larger base in full-attention layers, and no scaling."""
+    rope = _main_rotation(plan)
+    if rope.rotary_dim <= 2:
+        raise ConfigError(
+            f"head_dim must leave at least 4 channels to turn to change the base, got {rope.rotary_dim}"
+        )
+    base = rope.base * factor ** (rope.rotary_dim / (rope.rotary_dim - 2))
+    plain = {"rope_type": "default", "rope_theta": base}
+    kept = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
+    new = settings.get("rope_parameters")
+    if isinstance(new, dict) and isinstance(new.get(FULL), Mapping):
+        new[FULL] = {**{key: new[FULL][key] for key in kept if key in new[FULL]}, **plain}
+    elif isinstance(new, dict) and not settings.get("rope_scaling"):
+        settings["rope_parameters"] = {**{key: new[key] for key in kept if key in new}, **plain}
+    else:
+        key = getattr(family.rules, "theta", {}).get(FULL, "rope_theta")
+        settings[family.keys.get(key, key)] = base
+        old = settings.get("rope_scaling")
+        if old:
+            rest = {key: old[key] for key in kept if key in old}
+            settings["rope_scaling"] = {"rope_type": "default", **rest} if rest else None
+
+
+def _main_rotation(plan: Plan) -> RoPE:
+    """The rotation of the layers that see everything; of all layers, where every one has a window."""
+    turning = [layer for layer in plan.layers if isinstance(layer.encoding, RoPE)]
+    wide = [layer for layer in turning if layer.layer_type != SLIDING]
+    rope = (wide or turning)[0].encoding
+    assert isinstance(rope, RoPE)
+    return rope
+
+
+def _cost(old: RoPE, new: RoPE, original: int) -> Cost:
+    """What becomes of scores at the lengths the model was trained on."""
+    if isinstance(new.scaling, DynamicNTK):
+        return Cost(1.0, 0.0, 0, short_context_kept=True)
+    factors = [1.0 if x.scaling is None else x.scaling.attention_factor or 1.0 for x in (old, new)]
+    distances = torch.logspace(0, math.log10(original), 4096, dtype=torch.float64).long().unique()
+    scores = [(distances[:, None].double() * rope.inv_freq()).cos().mean(dim=-1) for rope in (old, new)]
+    change = (scores[1] - scores[0]).abs()
+    worst = int(change.argmax())
+    logits = (factors[1] / factors[0]) ** 2
+    return Cost(logits, float(change[worst]), int(distances[worst]), short_context_kept=False)
+
+
+def _ratios(old: RoPE, new: RoPE, length: int) -> list[float]:
+    """Of each pair that turns, its new frequency by its old one, at the length to reach."""
+    lengths = torch.tensor([length])
+    before = old.inv_freq(lengths if old.length_dependent else None).reshape(-1)
+    after = new.inv_freq(lengths if new.length_dependent else None).reshape(-1)
+    return (after[before > 0] / before[before > 0]).tolist()
+
+
+def _bands(ratios: list[float]) -> list[Band]:
+    """Runs of pairs that are kept, slowed in part, or slowed the most."""
+    found: list[Band] = []
+    for index, ratio in enumerate(ratios):
+        most = ratio < min(ratios) * (1 + 1e-9)
+        fate = "kept" if abs(ratio - 1) < 1e-9 else "interpolated" if most else "blended"
+        if found and found[-1].fate == fate:
+            found[-1] = Band(found[-1].first, index, fate)
+        else:
+            found.append(Band(index, index, fate))
+    return found
+
+
+def write_config(
+    config: Mapping[str, Any], path: str | os.PathLike[str], *, overwrite: bool = False
+) -> Path:
+    """Write a config.json: whole or not at all, and over an existing file only if told to."""
+    target = Path(path)
+    text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise ConfigError(
+            f"path must be in a folder that can be written, got {short(str(target))}: {error.strerror}"
+        ) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        if overwrite:
+            os.replace(name, target)
+        else:
+            os.link(name, target)  # unlike a rename, this fails where a file exists
+    except FileExistsError:
+        raise ConfigError(
+            f"path must not exist, nothing is overwritten unless told, got {short(str(target))}"
+        ) from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return target
