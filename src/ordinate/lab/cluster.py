@@ -1,0 +1,267 @@
+"""Many runs on many machines: one Ray task a run, each under its own claim, lost ones sent again.
+
+Storage is shared: ``out`` must be the same folder on every machine, as it is on one machine or with a
+network file system. A checkpoint has to outlive the machine that wrote it, and a folder that all see
+needs no copying back: whoever takes a lost run over finds its last checkpoint where it was left.
+Whether a worker sees the folder is checked before it does anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ordinate
+
+from .claim import claim, claim_file
+from .config import RunConfig
+from .progress import Progress
+from .records import Sweep, read_run
+from .train import Observer, train_and_evaluate
+
+#: How often a run is sent again after its worker was lost; one that ends its worker every time is at fault.
+RETRIES = 5
+
+# How often to look at the records of runs in progress, in seconds.
+_LOOK_EVERY = 1.0
+
+Observers = Callable[[Path], Iterable[Observer]]
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be had, or cannot do the runs."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run as it travels to a worker.
+
+    Attributes:
+        sweep_sha256: Of ``sweep.json``, by which a worker knows that it sees the same folder.
+    """
+
+    config: RunConfig
+    out: Path
+    directory: Path
+    sweep_sha256: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+
+def run_on_cluster(
+    sweep: Sweep,
+    out: Path,
+    address: str = "auto",
+    progress: Progress | None = None,
+    *,
+    observers: Observers = lambda directory: (),
+) -> dict[str, int]:
+    """Do every unfinished run of a comparison on a Ray cluster.
+
+    A run whose worker is lost is sent again and goes on from its last checkpoint. Runs that fail by
+    their own fault do not stop the others; the first such error is raised when all are done.
+
+    Args:
+        out: The comparison's folder, on storage that all machines share.
+        address: Of a running cluster; ``"auto"`` for the one this machine belongs to, or else one on this
+            machine alone.
+
+    Returns:
+        How often each run was sent to a worker: 0 for those that were finished before.
+
+    Raises:
+        ClusterError: The cluster is not there, has no GPU where one is needed, a worker does not see
+            ``out`` or has another version, or a run lost its worker too often.
+    """
+    ray = _import_ray()
+    progress = progress or Progress()
+    out = out.resolve()
+    sweep.save(out)
+    digest, version = _sha256(out / "sweep.json"), ordinate.__version__
+    jobs = [Job(c, out, sweep.directory(out, c), digest, version) for c in sweep.configs()]
+    sent = dict.fromkeys([job.name for job in jobs], 0)
+    waiting = [job for job in jobs if read_run(job.directory, job.config).state != "finished"]
+    if not waiting:
+        return sent
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(ray, address, progress)
+    try:
+        _Dispatch(ray, sweep, waiting, sent, progress, observers).run(len(jobs))
+    finally:
+        if ours:
+            ray.shutdown()
+    return sent
+
+
+class _Dispatch:
+    """The driver's side: which run is where, and what has become of it."""
+
+    def __init__(
+        self,
+        ray: Any,
+        sweep: Sweep,
+        jobs: list[Job],
+        sent: dict[str, int],
+        progress: Progress,
+        observers: Observers,
+    ) -> None:
+        self.ray, self.jobs, self.sent, self.progress, self.observers = (
+            ray,
+            jobs,
+            sent,
+            progress,
+            observers,
+        )
+        gpus = 1 if sweep.settings["device"] == "cuda" else 0
+        if gpus and not ray.cluster_resources().get("GPU"):
+            raise ClusterError("device must be 'cpu' on this cluster, got 'cuda', and it has no GPU")
+        # Ray's own retries are off: a lost run is sent again here, where it can be counted and told.
+        self.task = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=0)
+        self.running: dict[Any, Job] = {}
+        self.failed: list[BaseException] = []
+
+    def run(self, total: int) -> None:
+        before = total - len(self.jobs)
+        self.progress.begin("cluster", "runs", total, before)
+        for job in self.jobs:
+            self._send(job)
+        try:
+            while self.running:
+                done, _ = self.ray.wait(list(self.running), timeout=_LOOK_EVERY)
+                for reference in done:
+                    self._receive(reference, self.running.pop(reference))
+                finished = total - len(self.running)
+                self.progress.update(finished, self._note())
+        finally:
+            for reference in self.running:  # only when something, or somebody, has stopped this loop
+                self.ray.cancel(reference, force=True)
+        self.progress.end()
+        if self.failed:
+            raise self.failed[0]
+
+    def _note(self) -> str:
+        """How far the runs are that somebody is at, and how many wait."""
+        states = [state for job in self.running.values() if (state := _state(job))]
+        queued = len(self.running) - len(states)
+        return ", ".join([*states, *([f"{queued} queued"] if queued else [])])
+
+    def _send(self, job: Job) -> None:
+        self.sent[job.name] += 1
+        self.running[self.task.remote(job, self.observers)] = job
+
+    def _receive(self, reference: Any, job: Job) -> None:
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            for sentence in self.ray.get(reference):
+                self.progress.say(sentence)
+        except RayTaskError as error:  # the run itself failed, and would again
+            self.failed.append(error.cause if isinstance(error.cause, Exception) else error)
+            self.progress.say(f"{job.name} failed: {error.cause}")
+        except RayError as error:  # its worker, or its machine, is gone
+            if self.sent[job.name] > RETRIES:
+                lost = f"{job.name} lost its worker {self.sent[job.name]} times, the last by {type(error).__name__}"
+                self.failed.append(ClusterError(lost))
+                self.progress.say(lost)
+            else:
+                self.progress.say(f"{job.name} lost its worker and goes on from its last checkpoint")
+                self._send(job)
+        else:
+            self.progress.run_done()
+
+
+def _work(job: Job, observers: Observers) -> list[str]:
+    """The worker's side: one run, unless somebody else has finished it by the time it is ours."""
+    import torch
+
+    if ordinate.__version__ != job.version:
+        raise ClusterError(
+            f"every machine must have ordinate {job.version}, got one with {ordinate.__version__}"
+        )
+    sweep = job.out / "sweep.json"
+    if not sweep.is_file() or _sha256(sweep) != job.sweep_sha256:
+        raise ClusterError(
+            f"out must be on storage that all machines share, got {job.out}, which a worker sees differently"
+        )
+    torch.set_num_threads(1)  # as many as the one core that Ray has set aside
+    heard = _Heard()
+    with claim(job.directory):
+        train_and_evaluate(job.config, job.directory, heard, observers=observers(job.directory))
+        # Whoever still waits for the claim, or makes a new one, will find a finished run and leave it.
+        claim_file(job.directory).unlink(missing_ok=True)
+    return heard.sentences
+
+
+class _Heard(Progress):
+    """What a run has to say, kept for the driver to say it."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ClusterError(
+            "a cluster needs ray, not installed here: pip install 'ordinate[cluster]'"
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, address: str, progress: Progress) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what runs here is nobody else's business
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    if address == "auto":
+        try:
+            ray.init("auto", **quiet)
+        except ConnectionError:
+            ray.init(include_dashboard=False, **quiet)
+            progress.say("no Ray cluster is running, so this machine is one of its own")
+    else:
+        _knock(address)
+        ray.init(address, **quiet)
+    found = ray.cluster_resources()
+    machines = sum(bool(node["Alive"]) for node in ray.nodes())
+    progress.say(
+        f"Ray cluster: {machines} machines, {found.get('CPU', 0):g} cores, {found.get('GPU', 0):g} GPUs"
+    )
+
+
+def _knock(address: str) -> None:
+    """See whether anybody answers at an address; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError, OverflowError):
+        raise ClusterError(
+            f"cluster must be 'auto' or the address of a running Ray cluster, got {address!r}"
+        ) from None
+
+
+def _state(job: Job) -> str:
+    """How far a run is, by the last line of its records; nothing if it has not begun."""
+    try:
+        with (job.directory / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 8192))
+            last = json.loads(file.read().splitlines()[-1])
+    except (OSError, IndexError, ValueError):
+        return ""
+    return f"{job.name} {last['step']}/{job.config.steps}" if "step" in last else f"{job.name} testing"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

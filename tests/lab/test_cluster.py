@@ -1,0 +1,280 @@
+"""Many runs through Ray: every result arrives, none twice, and a lost worker's run goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ordinate.lab import cluster
+from ordinate.lab.claim import claim, claim_file
+from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
+from ordinate.lab.config import RunConfig
+from ordinate.lab.progress import Progress
+from ordinate.lab.records import Sweep, read_run
+from ordinate.lab.train import train_and_evaluate
+
+TINY = RunConfig(
+    "rope", task="copy", train_length=16, lengths=(16, 32), steps=20, batch=4, d_model=16, num_layers=1,
+    num_heads=2, warmup=2, evaluation_tokens=512, last_tokens=4, validate_every=10, checkpoint_every=10,
+)  # fmt: skip
+
+
+def sweep_of(arms=("rope", "alibi"), seeds=(0, 1), **changes) -> Sweep:
+    return Sweep(tuple(arms), tuple(seeds), replace(TINY, **changes).settings(), "ordinate compare", "0")
+
+
+class Noted(Progress):
+    """Keeps what a person would have read."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.done = 0
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def run_done(self) -> None:
+        self.done += 1
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """A cluster on this machine, of two workers."""
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    interpreted = os.environ.pop("TRITON_INTERPRET", None)  # workers are to choose as users' do
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    if interpreted is not None:
+        os.environ["TRITON_INTERPRET"] = interpreted
+    yield ray
+    ray.shutdown()
+
+
+def finished(sweep: Sweep, out: Path) -> dict[str, str]:
+    return {
+        sweep.directory(out, config).name: read_run(sweep.directory(out, config), config).state
+        for config in sweep.configs()
+    }
+
+
+# Claims
+
+
+def test_a_claim_keeps_others_waiting_until_it_ends(tmp_path):
+    order = []
+
+    def second():
+        with claim(tmp_path / "run", every=0.01):
+            order.append("second")
+
+    with claim(tmp_path / "run"):
+        other = threading.Thread(target=second)
+        other.start()
+        time.sleep(0.2)
+        order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+
+
+def test_a_claim_says_whose_it_is_and_ends_with_its_process(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from ordinate.lab.claim import claim\n"
+        "with claim(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
+    )
+    run = tmp_path / "runs" / "rope-0"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "mine\n"
+        assert claim_file(run).read_text() == f"{holder.pid}\n"
+        holder.kill()
+    with claim(run, every=0.01):
+        assert claim_file(run).read_text() == f"{os.getpid()}\n"
+
+
+# The worker's side, in this process
+
+
+def job_of(sweep: Sweep, folder: Path, **changes) -> Job:
+    sweep.save(folder)
+    config = sweep.configs()[0]
+    digest = cluster._sha256(folder / "sweep.json")
+    job = Job(config, folder, sweep.directory(folder, config), digest, cluster.ordinate.__version__)
+    return replace(job, **changes)
+
+
+def work(job: Job):
+    threads = torch.get_num_threads()
+    try:
+        return cluster._work(job, lambda directory: ())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_worker_without_the_shared_folder_refuses_before_it_writes_anything(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    job = job_of(sweep_of(), tmp_path / "out", out=tmp_path / "elsewhere")
+    with pytest.raises(
+        ClusterError, match=r"out must be on storage that all machines share, got .*elsewhere"
+    ):
+        work(job)
+    job = job_of(sweep_of(), tmp_path / "out", sweep_sha256="of another folder by that name")
+    with pytest.raises(ClusterError, match="which a worker sees differently"):
+        work(job)
+    assert not (tmp_path / "out/runs").exists()
+
+
+def test_a_worker_of_another_version_refuses(tmp_path):
+    with pytest.raises(ClusterError, match=r"every machine must have ordinate 9\.9, got one with "):
+        work(job_of(sweep_of(), tmp_path, version="9.9"))
+
+
+def test_a_run_that_another_finished_meanwhile_is_left_as_it_is(tmp_path):
+    job = job_of(sweep_of(), tmp_path)
+    work(job)
+    before = {path: path.stat().st_mtime_ns for path in job.directory.iterdir()}
+    work(job)
+    assert {path: path.stat().st_mtime_ns for path in job.directory.iterdir()} == before
+    assert not claim_file(job.directory).exists()
+
+
+def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ClusterError, match=re.escape("needs ray, not installed here: pip install 'ordinate[cluster]'")
+    ):
+        run_on_cluster(sweep_of(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# A cluster
+
+
+@pytest.mark.slow
+def test_every_run_arrives_once_and_finished_ones_are_not_sent_again(two_workers, tmp_path):
+    sweep, progress = sweep_of(), Noted()
+    sent = run_on_cluster(sweep, tmp_path, "auto", progress)
+    assert sent == {"rope-0": 1, "alibi-0": 1, "rope-1": 1, "alibi-1": 1}
+    assert set(finished(sweep, tmp_path).values()) == {"finished"}
+    assert progress.done == 4
+    assert list((tmp_path / "runs").glob(".*.lock")) == []
+    assert run_on_cluster(sweep, tmp_path) == dict.fromkeys(sent, 0)
+
+
+@pytest.mark.slow
+def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(two_workers, tmp_path):
+    sweep, out, progress = sweep_of(steps=600, checkpoint_every=20), tmp_path / "out", Noted()
+    victim = out / "runs" / "rope-0"
+    killed: list[int] = []
+
+    def kill_mid_run() -> None:
+        limit = time.monotonic() + 120
+        while time.monotonic() < limit and not killed:
+            # The first checkpoint is there and the run is far from done: its worker dies now.
+            if (victim / "checkpoint.safetensors").exists():
+                os.kill(int(claim_file(victim).read_text()), signal.SIGKILL)
+                # Written when a run starts from nothing, and so by the first worker alone.
+                killed.append((victim / "environment.json").stat().st_mtime_ns)
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill_mid_run)
+    killer.start()
+    sent = run_on_cluster(sweep, out, "auto", progress)
+    killer.join()
+    assert killed == [(victim / "environment.json").stat().st_mtime_ns]
+    assert sent == {"rope-0": 2, "alibi-0": 1, "rope-1": 1, "alibi-1": 1}
+    assert "rope-0 lost its worker and goes on from its last checkpoint" in progress.sentences
+    assert set(finished(sweep, out).values()) == {"finished"}
+    assert progress.done == 4
+    # It went on, and did not start again or do a step twice; the numbers are those of a run left alone.
+    record = read_run(victim)
+    assert [line["step"] for line in record.of_kind("train")] == list(range(1, 601))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train_and_evaluate(sweep.configs()[0], tmp_path / "alone")
+    torch.set_num_threads(threads)
+    alone = read_run(tmp_path / "alone")
+    for kind in ("train", "validation", "evaluation"):
+        assert without_time(record.of_kind(kind)) == without_time(alone.of_kind(kind))
+
+
+def without_time(lines):
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.mark.slow
+def test_two_drivers_at_once_do_every_run_once(two_workers, tmp_path):
+    """Both send all runs; the claims let only one of them do each."""
+    sweep = sweep_of(steps=100)
+    counted = tmp_path / "started"
+    counted.mkdir()
+
+    def observers(directory: Path):
+        def count(metric):
+            if metric["kind"] == "train" and metric["step"] == 1:
+                (counted / f"{directory.name}-{os.getpid()}-{time.monotonic_ns()}").touch()
+
+        return (count,)
+
+    drivers = [
+        threading.Thread(
+            target=run_on_cluster, args=(sweep, tmp_path / "out"), kwargs={"observers": observers}
+        )
+        for _ in range(2)
+    ]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    assert set(finished(sweep, tmp_path / "out").values()) == {"finished"}
+    started = sorted(path.name.rsplit("-", 2)[0] for path in counted.iterdir())
+    assert started == ["alibi-0", "alibi-1", "rope-0", "rope-1"]
+
+
+@pytest.mark.slow
+def test_a_run_at_fault_is_raised_when_the_others_are_done(two_workers, tmp_path):
+    sweep, progress = sweep_of(), Noted()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "alibi-0").write_text("in the way")
+    with pytest.raises(OSError, match="alibi-0"):
+        run_on_cluster(sweep, tmp_path, "auto", progress)
+    states = finished(sweep, tmp_path)
+    assert states.pop("alibi-0") != "finished"
+    assert set(states.values()) == {"finished"}
+    assert any(sentence.startswith("alibi-0 failed: ") for sentence in progress.sentences)
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_its_worker_every_time_is_given_up_and_named(two_workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "RETRIES", 1)
+
+    def deadly(directory: Path):
+        return (
+            (lambda metric: os.kill(os.getpid(), signal.SIGKILL),) if directory.name == "rope-0" else ()
+        )
+
+    with pytest.raises(
+        ClusterError, match="rope-0 lost its worker 2 times, the last by WorkerCrashedError"
+    ):
+        run_on_cluster(sweep_of(seeds=(0,)), tmp_path, observers=deadly)
+    assert finished(sweep_of(seeds=(0,)), tmp_path)["alibi-0"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_gpu_is_asked_for_and_missed_in_one_sentence(two_workers, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(
+        ClusterError, match="device must be 'cpu' on this cluster, got 'cuda', and it has no GPU"
+    ):
+        run_on_cluster(sweep_of(device="cuda"), tmp_path)
