@@ -39,6 +39,8 @@ class Visible:
     def to(self, *args: Any, **kwargs: Any) -> Visible:
         return self
 
+    contiguous = to
+
     def own(self, implementation: str) -> Tensor | None:
         """The mask that another implementation gets for the same arguments."""
         if implementation not in self._own:
