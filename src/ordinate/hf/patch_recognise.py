@@ -97,7 +97,9 @@ def _fitting(
     if source.axes > 1:
         positions = torch.stack([positions, positions + 1, positions * 2])
     own = copy.deepcopy(module)
-    own.__dict__.pop("_ordinate", None)
+    if live is not None:
+        for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):  # before any cast or growth
+            setattr(own, name, ours.to(device, torch.float32))
     arguments = (x, positions) if layer_type is None else (x, positions, layer_type)
     embeddings = type(module).forward(own, *arguments)
     forms: dict[Callable, Form] = {}
