@@ -31,6 +31,7 @@ _EPILOG = """Examples:
   ordinate compare --train-length 128 --lengths 1x,2x,16x
   ordinate compare --preset gpu --out runs/big       a 25M model, on a GPU
   ordinate compare --resume --out runs/big           go on where it was stopped
+  ordinate compare --seeds 3 --cluster auto          as many runs at once as there are cores
   torchrun --nproc-per-node 8 -m ordinate compare --preset gpu
 
 Exit code: 0 when every run is finished, 2 for misuse.
@@ -113,6 +114,7 @@ def _compare(
 ) -> None:
     _check_packages(tensorboard, cluster)
     # Only now: these import torch, and a mistyped option should be answered at once.
+    from ..lab.cluster import ClusterError, run_on_cluster
     from ..lab.processes import Processes
     from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
@@ -126,6 +128,11 @@ def _compare(
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if batch % size:
         raise Misuse(f"--batch must be a multiple of the {size} processes, got {batch}", _HELP)
+    if cluster is not None and size > 1:
+        raise Misuse(
+            f"--cluster must be left out under torchrun, which has {size} processes share each run",
+            _HELP,
+        )
     processes = Processes.join(device)
     out = processes.share(out or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S"))
     assert out is not None
@@ -143,15 +150,16 @@ def _compare(
             if cluster is None:
                 run_all(sweep, out, progress, observers=_observers(tensorboard), processes=processes)
             else:
-                from ..lab.cluster import run_on_cluster
-
-                run_on_cluster(sweep, out, cluster, progress)
+                run_on_cluster(sweep, out, cluster, progress, observers=_observers(tensorboard))
     except NoRoom as error:
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"
         raise Misuse(_in_options(str(error)), hint) from None
     except ArithmeticError as error:
         raise Misuse(str(error), "a lower --learning-rate") from None
+    except ClusterError as error:
+        hint = again if (out / "sweep.json").exists() else "ray start --head, then --cluster auto"
+        raise Misuse(_in_options(str(error)), hint) from None
     except KeyboardInterrupt:
         print(f"\nstopped; {again} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -277,7 +285,7 @@ def _in_options(sentence: str) -> str:
     """A message about a setting, said of the option that gives it."""
     first, _, rest = sentence.partition(" ")
     options = ("train_length", "lengths", "steps", "seeds", "text", "device", "batch", "d_model",
-               "num_layers", "num_heads", "learning_rate", "out")  # fmt: skip
+               "num_layers", "num_heads", "learning_rate", "out", "cluster")  # fmt: skip
     return f"{_option(first)} {rest}" if first in options else sentence
 
 

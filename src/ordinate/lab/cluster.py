@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,18 +85,24 @@ def run_on_cluster(
     ray = _import_ray()
     progress = progress or Progress()
     out = out.resolve()
-    sweep.save(out)
-    digest, version = _sha256(out / "sweep.json"), ordinate.__version__
-    jobs = [Job(c, out, sweep.directory(out, c), digest, version) for c in sweep.configs()]
-    sent = dict.fromkeys([job.name for job in jobs], 0)
-    waiting = [job for job in jobs if read_run(job.directory, job.config).state != "finished"]
+    configs = {sweep.directory(out, config): config for config in sweep.configs()}
+    waiting = {
+        directory: config
+        for directory, config in configs.items()
+        if read_run(directory, config).state != "finished"
+    }
+    sent = {directory.name: 0 for directory in configs}
     if not waiting:
+        sweep.save(out)
         return sent
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address, progress)
     try:
-        _Dispatch(ray, sweep, waiting, sent, progress, observers).run(len(jobs))
+        dispatch = _Dispatch(ray, sweep.settings["device"], sent, progress, observers)
+        sweep.save(out)  # not before: a cluster that cannot be had leaves nothing behind
+        digest, version = _sha256(out / "sweep.json"), ordinate.__version__
+        dispatch.run([Job(config, out, at, digest, version) for at, config in waiting.items()])
     finally:
         if ours:
             ray.shutdown()
@@ -107,22 +113,10 @@ class _Dispatch:
     """The driver's side: which run is where, and what has become of it."""
 
     def __init__(
-        self,
-        ray: Any,
-        sweep: Sweep,
-        jobs: list[Job],
-        sent: dict[str, int],
-        progress: Progress,
-        observers: Observers,
+        self, ray: Any, device: str, sent: dict[str, int], progress: Progress, observers: Observers
     ) -> None:
-        self.ray, self.jobs, self.sent, self.progress, self.observers = (
-            ray,
-            jobs,
-            sent,
-            progress,
-            observers,
-        )
-        gpus = 1 if sweep.settings["device"] == "cuda" else 0
+        self.ray, self.sent, self.progress, self.observers = ray, sent, progress, observers
+        gpus = 1 if device == "cuda" else 0
         if gpus and not ray.cluster_resources().get("GPU"):
             raise ClusterError("device must be 'cpu' on this cluster, got 'cuda', and it has no GPU")
         # Ray's own retries are off: a lost run is sent again here, where it can be counted and told.
@@ -130,18 +124,20 @@ class _Dispatch:
         self.running: dict[Any, Job] = {}
         self.failed: list[BaseException] = []
 
-    def run(self, total: int) -> None:
-        before = total - len(self.jobs)
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Send all jobs and stay until the last has an end."""
+        total, before = len(self.sent), len(self.sent) - len(jobs)
         self.progress.begin("cluster", "runs", total, before)
-        for job in self.jobs:
+        for _ in range(before):
+            self.progress.run_done()
+        for job in jobs:
             self._send(job)
         try:
             while self.running:
                 done, _ = self.ray.wait(list(self.running), timeout=_LOOK_EVERY)
                 for reference in done:
                     self._receive(reference, self.running.pop(reference))
-                finished = total - len(self.running)
-                self.progress.update(finished, self._note())
+                self.progress.update(total - len(self.running), self._note())
         finally:
             for reference in self.running:  # only when something, or somebody, has stopped this loop
                 self.ray.cancel(reference, force=True)
