@@ -327,11 +327,11 @@ def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     names = list(patch_rotary.signature_of(module).parameters)[1:]
     given = dict(zip(names, args, strict=False)) | kwargs
     own, cache = _needs_own_code(module, given), given.get("past_key_values")
+    site.patch.enter(own)  # first: what is refused below is left again
     site.patch.stream = None
     if cache is not None and is_stream(cache):
         check_stream(given.get("attention_mask"), own)
         cache.ordinate_open, site.patch.stream = True, cache
-    site.patch.enter(own)
     if own:
         kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
     return args, kwargs

@@ -1,0 +1,184 @@
+"""Refusals around live models and checkpoints; collected by tests/test_errors.py."""
+
+# ruff: noqa: E501  one case a line, however long
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import safetensors.torch
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # run by its path, this file finds its neighbour so
+
+from patch_models import MODELS, build, tokens
+
+from ordinate.hf import (
+    ConfigError,
+    StreamingCache,
+    patch,
+    streaming_cache,
+    to_half,
+    to_interleaved,
+    unpatch,
+)
+from ordinate.hf.visible import Visible
+
+CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+LEARNED = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 8}
+
+
+def patched(name: str = "Llama 2") -> Any:
+    model = build(name)
+    patch(model)
+    return model
+
+
+def patch_without_transformers() -> Any:
+    with mock.patch.dict(sys.modules, {"transformers": None}):
+        return patch(torch.nn.Linear(2, 2))
+
+
+def patch_on_meta() -> Any:
+    with torch.device("meta"):
+        return patch(MODELS["Llama 2"]())
+
+
+def patch_bert() -> Any:
+    import transformers
+
+    sizes = {
+        "vocab_size": 9,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    return patch(transformers.BertModel(transformers.BertConfig(**sizes)))
+
+
+def dynamic() -> Any:
+    return patched("Llama, dynamic")
+
+
+def gap_beside_a_cache() -> Any:
+    model, ids = dynamic(), tokens(length=8)
+    cache = model(ids[:, :4], use_cache=True).past_key_values
+    return model(ids[:, 4:], past_key_values=cache, position_ids=torch.tensor([[4, 5, 7, 8]]))
+
+
+def two_turns_without_attention() -> Any:
+    from transformers.models.llama import modeling_llama
+
+    model = dynamic()
+    x = torch.zeros(1, 4, 3, 16)
+    cos, sin = model.model.rotary_emb(x, torch.arange(3)[None])
+    for _ in range(2):
+        modeling_llama.apply_rotary_pos_emb(x, x, cos, sin)
+
+
+def part_of_a_key_in_a_stream() -> Any:
+    return patched("StableLM")(tokens(), past_key_values=streaming_cache(2, 8))
+
+
+def falcon_with_an_odd_mask() -> Any:
+    model = patched("Falcon, ALiBi")
+    rule = {"mask_function": lambda b, h, q, k: q > k, "q_length": 3, "kv_length": 3}
+    layer, x = model.transformer.h[0].self_attention, torch.zeros(1, 3, 64)
+    return layer(x, alibi=torch.zeros(4, 1, 3), attention_mask=Visible(rule))
+
+
+def padded_stream() -> Any:
+    mask = torch.ones(2, 20)
+    mask[0, 0] = 0
+    return patched()(tokens(), attention_mask=mask, past_key_values=streaming_cache(2, 8))
+
+
+def cropped_stream() -> Any:
+    cache = streaming_cache(2, 8)
+    patched()(tokens(), past_key_values=cache)
+    cache.layers[0].crop(-1)
+
+
+def convert(
+    write: Callable[[Path], Any],
+    name: str = "own.safetensors",
+    config: Any = CONFIG,
+    target: str = "other",
+) -> Any:
+    """Convert what ``write`` puts into a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / name
+        write(source)
+        return to_half(source, Path(folder) / target, config=config)
+
+
+def file(header: Any, data: bytes = b"") -> Callable[[Path], Any]:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return lambda path: path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def weights(*names: str, rows: int = 32, **metadata: str) -> Callable[[Path], Any]:
+    tensors = {f"layers.0.attn.{name}": torch.zeros(rows, 4) for name in names}
+    return lambda path: safetensors.torch.save_file(tensors, path, metadata=metadata or None)
+
+
+def folder_of(name: str) -> Callable[[Path], Any]:
+    def write(path: Path) -> None:
+        path.mkdir()
+        (path / name).write_bytes(b"")
+
+    return write
+
+
+_ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+
+CASES = [
+    # patch
+    ("patch without transformers", patch_without_transformers, ImportError, r"patch needs transformers: pip install 'ordinate\[hf\]'"),
+    ("patch a layer", lambda: patch(torch.nn.Linear(2, 2)), TypeError, r"model must be a PreTrainedModel of transformers, got Linear"),
+    ("patch with another impl", lambda: patch(build("Llama 2"), impl="flash"), ValueError, r"impl must be one of .* got 'flash'"),
+    ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
+    ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
+    ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel"),
+    ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
+    ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),
+    ("a gap beside a cache", gap_beside_a_cache, NotImplementedError, r"position_ids must be consecutive with a cache and a scaling that depends on the length.*got others"),
+    ("two turns without attention", two_turns_without_attention, NotImplementedError, r"queries and keys must be turned together and then attend.*got a layer that does it in another way"),
+    ("part of a key in a stream", part_of_a_key_in_a_stream, NotImplementedError, r"keys must be turned whole where cached keys turn anew.*got 4 of 16 channels"),
+    ("Falcon with an odd mask", falcon_with_an_odd_mask, NotImplementedError, r"attention_mask must be causal, with padding at most, for Falcon's ALiBi, got another kind"),
+    # streams
+    ("a stream of no tokens", lambda: StreamingCache(sinks=2, window=0), ValueError, r"window must be at least 1, got 0"),
+    ("a stream of half a token", lambda: streaming_cache(sinks=0.5), TypeError, r"sinks must be an int, got 0.5"),
+    ("a stream in a model that is not patched", lambda: build("Llama 2")(tokens(), past_key_values=streaming_cache(2, 8)), RuntimeError, r"past_key_values must not be a streaming cache unless the model is patched, got one"),
+    ("a padded stream", padded_stream, ValueError, r"attention_mask must be all ones with a streaming cache.*got padding"),
+    ("weights of a stream", lambda: patched()(tokens(), past_key_values=streaming_cache(2, 8), output_attentions=True), NotImplementedError, r"past_key_values must not be a streaming cache in a call that the model's own code answers.*got one"),
+    ("a cropped stream", cropped_stream, NotImplementedError, r"a streaming cache must not be cropped, what it dropped is gone, got crop\(\)"),
+    # checkpoints
+    ("no source", lambda: to_half("nowhere.safetensors", "x"), ValueError, r"source must be a safetensors file or a model's folder, got 'nowhere.safetensors'"),
+    ("a target that is there", lambda: to_interleaved(__file__, __file__), FileExistsError, r"target must not exist, got '.*error_cases_models.py'"),
+    ("a target nowhere", lambda: to_half(__file__, "/no/folder/x"), ValueError, r"target must be in a folder that exists, got '/no/folder/x'"),
+    ("no config", lambda: convert(weights("q_proj.weight"), config=None), ConfigError, r"source must be a .*config.json"),
+    ("no rotation", lambda: convert(weights("q_proj.weight"), config=LEARNED), ConfigError, r"config must be of a model with RoPE, got GPT-2"),
+    ("pickled weights", lambda: convert(folder_of("pytorch_model.bin"), name="model"), ValueError, r"source must hold weights as safetensors, got pytorch_model.bin"),
+    ("no weights", lambda: convert(folder_of("README.md"), name="model"), ValueError, r"source must hold weights as safetensors, got none"),
+    ("an empty file", lambda: convert(lambda path: path.write_bytes(b"")), ValueError, r"source must be a safetensors file, got own.safetensors of 0 bytes"),
+    ("text", lambda: convert(lambda path: path.write_text("weights")), ValueError, r"source must be a safetensors file, got own.safetensors of 7 bytes"),
+    ("a header past its file", lambda: convert(lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}")), ValueError, r"source must be a safetensors file, got own.safetensors of 10 bytes"),
+    ("a header that is not JSON", lambda: convert(file(b"{not json")), ValueError, r"source must be a safetensors file, got own.safetensors with a header that cannot be read"),
+    ("a header that is a list", lambda: convert(file([1, 2])), ValueError, r"with a header that cannot be read"),
+    ("a tensor without offsets", lambda: convert(file({"x": {"dtype": "U8", "shape": [4]}})), ValueError, r"with a header that cannot be read"),
+    ("a file cut short", lambda: convert(file({"x": _ENTRY}, b"123")), ValueError, r"source must be a whole file, got own.safetensors of \d+ bytes instead of \d+"),
+    ("a gap between tensors", lambda: convert(file({"x": _ENTRY | {"data_offsets": [2, 6]}}, b"123456")), ValueError, r"source must have its tensors end to end, got a gap at 'x'"),
+    ("no queries", lambda: convert(weights("o_proj.weight")), ValueError, r"source must hold projections of queries and keys, got none in own.safetensors"),
+    ("no keys", lambda: convert(weights("q_proj.weight")), ValueError, r"source must hold keys as well as queries, got 1 projections of queries"),
+    ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"layers.0.attn.q_proj.weight must have a multiple of head_dim 8 rows, got 30"),
+    ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
+    ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
+    ("converted already", lambda: convert(weights("q_proj.weight", "k_proj.weight", rotary_layout="half")), ValueError, r"source must not be in the half layout already, got own.safetensors"),
+]  # fmt: skip
