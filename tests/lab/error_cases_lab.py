@@ -77,8 +77,7 @@ def short_text() -> None:
 
 
 def room(free: int) -> None:
-    usage = mock.Mock(free=free)
-    with mock.patch("shutil.disk_usage", lambda path: usage):
+    with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=free)):
         check_room(plan(arms=["none"], task="copy"), HERE / "not" / "there")
 
 
@@ -115,7 +114,7 @@ CASES = [
 
 
 def no_cuda() -> None:
-    with mock.patch("torch.cuda.is_available", lambda: False):
+    with mock.patch("torch.cuda.is_available", return_value=False):
         plan(device="cuda", task="copy")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from ordinate.lab.config import RunConfig
@@ -23,6 +24,12 @@ def numbers(directory: Path) -> list[dict]:
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     clocks = ("seconds", "tokens_per_second")
     return [{name: value for name, value in line.items() if name not in clocks} for line in lines]
+
+
+def users_environment() -> dict[str, str]:
+    """The environment without what tests set: Triton's interpreter, above all."""
+    ours = ("PYTEST", "TRITON_INTERPRET")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def some_text(folder: Path, size: int = 6000) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 import ordinate
 from ordinate.lab.cost import added_cost, parameters_of, training_memory
-from ordinate.lab.evaluate import evaluate, refusal, validation_loss
+from ordinate.lab.evaluate import _by_position, evaluate, refusal, validation_loss
 from ordinate.lab.model import Transformer, token_losses
 from ordinate.lab.tasks import UNASKED
 from ordinate.lab.train import make_encoding, make_model, make_task, train_and_evaluate
@@ -63,10 +63,7 @@ def test_the_loss_by_position_covers_every_position_once_and_averages_to_the_los
     assert mean == pytest.approx(measured["loss"], rel=1e-6)
 
 
-def test_bins_stay_few_at_any_length(language):
-    model, task, config = language
-    from ordinate.lab.evaluate import _by_position
-
+def test_bins_stay_few_at_any_length():
     bins = _by_position(torch.ones(1, 5000), torch.ones(1, 5000, dtype=torch.bool), 8)
     assert len(bins) <= 128
     assert bins[-1][1] == 5000

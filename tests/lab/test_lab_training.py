@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab_cases import numbers, some_text, tiny
+from lab_cases import numbers, some_text, tiny, users_environment
 
 from ordinate.lab import checkpoint
 from ordinate.lab.progress import PlainProgress, Progress
@@ -270,10 +269,9 @@ train_and_evaluate(tiny("alibi", steps=400, checkpoint_every=7, validate_every=5
 
 def _start(directory: Path) -> subprocess.Popen:
     script = _SCRIPT.format(cases=str(Path(__file__).parent))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     return subprocess.Popen(
         [sys.executable, "-c", script, str(directory)],
-        env=environment,
+        env=users_environment(),
         stderr=subprocess.PIPE,
         text=True,
     )

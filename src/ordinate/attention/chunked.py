@@ -275,7 +275,7 @@ def _backward(
             )
             floats = [share.to(t.dtype) for share, t in zip(shares, bias, strict=True)
                       if share is not None]  # fmt: skip
-            return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), floats
+            return _laid_out_as(q, grad_q), _laid_out_as(k, grad_k), _laid_out_as(v, grad_v), floats
         grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=dtype) for x in (q, k, v))
         bias_grads = _zeros_for(bias)
         keys, values = k.to(dtype), v.to(dtype)
@@ -297,6 +297,12 @@ def _backward(
     returned = [total.to(t.dtype) for total, t in zip(bias_grads, bias, strict=True)
                 if t.is_floating_point()]  # fmt: skip
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), returned
+
+
+def _laid_out_as(x: Tensor, grad: Tensor) -> Tensor:
+    """A gradient with the dtype and strides of its tensor: a compiler was promised those."""
+    promised = torch.empty_like(x)
+    return grad.to(x.dtype) if grad.stride() == promised.stride() else promised.copy_(grad)
 
 
 def _zeros_for(bias: list[Tensor]) -> list[Tensor]:

@@ -14,7 +14,7 @@ A comparison is a directory; everything the report says is computed from it::
 
 The kinds of lines in ``metrics.jsonl``::
 
-    {"kind": "baseline", "name": str, "loss": float}        what a table of byte pairs reaches; language only
+    {"kind": "baseline", "name": str, "loss": float}        what is reached without a model: "byte bigram", "guessing"
     {"kind": "train", "step", "loss", "grad_norm", "learning_rate", "tokens", "seconds"}
     {"kind": "validation", "step", "loss"}
     {"kind": "cost", "parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes",

@@ -11,6 +11,7 @@ write by itself, greedily: up to its first mistake it would see the very same to
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .corpus import Corpus
+from .corpus import Corpus, bigram_loss
 
 #: The target of a token whose successor is not asked for.
 UNASKED = -1
@@ -47,6 +48,10 @@ class Task(ABC):
     def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch: ...
 
     @abstractmethod
+    def baseline(self, tests: Batch) -> tuple[str, float]:
+        """What can be had without a model, and its loss; a model near it has learned nothing yet."""
+
+    @abstractmethod
     def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
         """All sequences to be tested at a length.
 
@@ -64,7 +69,7 @@ class Language(Task):
     that changes with the length changes for no other reason.
     """
 
-    minimum_length = 2
+    minimum_length = 8
     measure = None
 
     def __init__(self, corpus: Corpus) -> None:
@@ -84,6 +89,9 @@ class Language(Task):
         text = self.corpus.validation[starts + torch.arange(stretch + 1)].long()
         return Batch(text[:, :-1].reshape(-1, length), text[:, 1:].reshape(-1, length))
 
+    def baseline(self, tests: Batch) -> tuple[str, float]:
+        return "byte bigram", bigram_loss(self.corpus, tests.targets, tests.tokens)
+
     def check_lengths(self, train_length: int, lengths: tuple[int, ...]) -> None:
         """The text must be longer than what is cut from it."""
         for name, part, length in (
@@ -100,6 +108,9 @@ class Language(Task):
 class Problem(Task):
     """Random sequences with a question and an answer."""
 
+    #: How many tokens an answer's token is drawn from, so what guessing it costs is the logarithm.
+    choices: int
+
     @abstractmethod
     def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
         """Texts of at most ``length + 1`` bytes, and which of them are asked for."""
@@ -109,6 +120,9 @@ class Problem(Task):
         rng = generator("train", seed, step)
         size = int(torch.randint(self.minimum_length, length + 1, (), generator=rng))
         return _padded(*self.sample(rng, batch, size), length)
+
+    def baseline(self, tests: Batch) -> tuple[str, float]:
+        return "guessing", math.log(self.choices)
 
     def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
         count = max(_FEWEST_TESTS, tokens // length)
@@ -123,6 +137,7 @@ class Copy(Problem):
 
     minimum_length = 2
     measure = "exact match"
+    choices = 26
 
     def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
         letters = _letters(rng, batch, length // 2)
@@ -144,6 +159,7 @@ class Addition(Problem):
 
     minimum_length = 5
     measure = "exact match"
+    choices = 10
 
     def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
         digits = (length - 2) // 3
@@ -166,6 +182,7 @@ class PassKey(Problem):
     """
 
     measure = "exact match"
+    choices = 10
     _TALK = b"rain falls, wind blows, days pass. "
     _NEEDLE = b"the key is %05d. "
     _QUESTION = b"what is the key? "
@@ -195,6 +212,7 @@ class Induction(Problem):
 
     minimum_length = 64  # some letters must come twice
     measure = "accuracy"
+    choices = 26
 
     def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
         pairs = (length + 1) // 2
@@ -214,6 +232,7 @@ class FlipFlop(Problem):
 
     minimum_length = 16
     measure = "accuracy"
+    choices = 2
 
     def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
         pairs = (length + 1) // 2

@@ -18,7 +18,7 @@ from ..catalog import create
 from ..rotate.rope import RoPE
 from . import checkpoint
 from .config import RunConfig
-from .corpus import bigram_loss, load_corpus
+from .corpus import load_corpus
 from .cost import added_cost, parameters_of, training_memory
 from .environment import describe
 from .evaluate import evaluate, validation_loss
@@ -288,8 +288,9 @@ class _Run:
         done = {(line["extension"], line["length"]) for line in self.metrics.of_kind("evaluation")}
         if not self.metrics.of_kind("cost"):
             self._append(kind="cost", **self._cost())
-        if isinstance(self.task, Language) and not self.metrics.of_kind("baseline"):
-            self._append(kind="baseline", **self._baseline(self.task))
+        if not self.metrics.of_kind("baseline"):
+            name, loss = self._baseline()
+            self._append(kind="baseline", name=name, loss=loss)
         self.progress.begin(self.directory.name, "testing", len(wanted), len(done))
         plain = self.model.encoding
         for count, (scaling, length) in enumerate(wanted, 1):
@@ -328,10 +329,10 @@ class _Run:
             (tokens[i + 1] - tokens[i]) / (times[i + 1] - times[i]) for i in range(len(times) - 1)
         )
 
-    def _baseline(self, task: Language) -> dict[str, Any]:
+    def _baseline(self) -> tuple[str, float]:
         config = self.config
-        tests = task.test_sequences(config.evaluation_tokens, config.train_length, max(config.lengths))
-        return {"name": "byte bigram", "loss": bigram_loss(task.corpus, tests.targets, tests.tokens)}
+        length, longest = config.train_length, max(config.lengths)
+        return self.task.baseline(self.task.test_sequences(config.evaluation_tokens, length, longest))
 
     def finish(self) -> None:
         tests = [line for line in self.metrics.of_kind("evaluation") if line["extension"] is None]
