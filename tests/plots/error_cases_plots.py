@@ -20,7 +20,8 @@ CASES = [
     ("show of an odd dim", lambda: ordinate.show("rope", dim=7), ValueError, r"head_dim must be even, channels turn in pairs, got 7"),
     ("show of too many channels", lambda: ordinate.show("rope", dim=2000), ValueError, r"dim must be at most 1024, got 2000"),
     ("show of a class", lambda: ordinate.show(RoPE), ValueError, r"spec must be text such as 'rope:base=1e6', got <class"),
-    ("show of a huge table", lambda: ordinate.show("t5:max_distance=9999999"), ValueError, r"max_distance of an example must be at most 1048576, got 9999999"),
+    ("show of a huge table", lambda: ordinate.show("t5:max_distance=9999999"), ValueError, r"max_distance of an example must be at most 65536, got 9999999"),
+    ("show of a learned table of gigabytes", lambda: ordinate.show("learned", dim=1024, train_length=2**24), ValueError, r"positions of a learned table must be at most 16384, got 16777216"),
     # plots
     ("plot with an unknown option", lambda: plots.picture("rope", position=3), ValueError, r"unknown option 'position' of a picture; did you mean 'positions'"),
     ("plot of an unknown kind", lambda: plots.picture("rope", "wave"), ValueError, r"unknown kind 'wave' of picture; did you mean 'waves'"),

@@ -11,7 +11,7 @@ import typer
 
 import ordinate
 
-from . import compare, extend, inspect, plot, report, show, verify
+from . import compare, explore, extend, inspect, plot, report, show, verify
 from . import list as list_
 from .errors import Misuse
 
@@ -46,6 +46,7 @@ compare.register(app)
 report.register(app)
 show.register(app)
 plot.register(app)
+explore.register(app)
 verify.register(app)
 inspect.register(app)
 extend.register(app)

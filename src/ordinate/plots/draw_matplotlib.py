@@ -117,6 +117,9 @@ def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:
         elif not panel.ordered:
             style |= {"linestyle": _LINE_STYLES[index % 4], "linewidth": 1.6}
         axes.plot(series.x.numpy(), series.y.numpy(), **style)
+        if series.low is not None and series.high is not None:
+            edges = series.low.numpy(), series.high.numpy()
+            axes.fill_between(series.x.numpy(), *edges, color=colour, alpha=0.18, linewidth=0)
     for mark in panel.marks:
         line = axes.axvline if mark.axis == "x" else axes.axhline
         line(mark.at, color="#444444", linewidth=0.8, linestyle=(0, (4, 3)), label=mark.label or None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import palette
-from .picture import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
+from .picture import Axis, Bars, Heatmap, Lines, Mark, Panel, Picture, Plane, Series
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -45,7 +45,7 @@ def to_plotly(picture: Picture) -> Figure:
         template="plotly_white",
         font={"size": 12},
         height=_height(picture, rows),
-        margin={"l": 64, "r": 24, "t": 84, "b": 56},
+        margin={"l": 64, "r": 24, "t": 110 if len(picture.panels) > 1 else 84, "b": 56},
         legend={"orientation": "v"},
     )
     return figure
@@ -59,7 +59,9 @@ def _escaped(text: str) -> str:
 def _height(picture: Picture, rows: int) -> int:
     if isinstance(picture.panels[0], Plane):
         return 560
-    return 440 if len(picture.panels) == 1 else 130 + 310 * rows
+    if len(picture.panels) == 1:
+        return 440
+    return 150 + rows * (230 if picture.columns != 3 else 290)
 
 
 def _draw(figure: Figure, panel: Panel, place: dict[str, int], index: int, picture: Picture) -> None:
@@ -103,13 +105,44 @@ def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, legend: 
             ),
             **place,
         )  # fmt: skip
+        if series.low is not None and series.high is not None:
+            _draw_band(figure, series, colour, place)
     for mark in panel.marks:
-        draw = figure.add_vline if mark.axis == "x" else figure.add_hline
-        draw(
-            mark.at, line={"color": "#444444", "width": 1, "dash": "dash"},
-            annotation_text=_escaped(mark.label) if legend else "", annotation_font_size=11, **place,
-        )  # fmt: skip
+        _draw_mark(figure, mark, panel, place, labelled=legend)
     _scale(figure, panel.x, panel.y, place)
+
+
+def _draw_mark(
+    figure: Figure, mark: Mark, panel: Lines, place: dict[str, int], *, labelled: bool
+) -> None:
+    line = {"color": "#444444", "width": 1, "dash": "dash"}
+    upright = mark.axis == "x"
+    (figure.add_vline if upright else figure.add_hline)(mark.at, line=line, **place)
+    if labelled and mark.label:
+        log = panel.x.log if upright else panel.y.log
+        at = math.log10(mark.at) if log else mark.at  # where annotations stand on such an axis
+        figure.add_annotation(
+            x=at if upright else 1, y=1 if upright else at, text=_escaped(mark.label), showarrow=False,
+            xref="x" if upright else "x domain", yref="y domain" if upright else "y",
+            xanchor="left" if upright else "right", yanchor="top" if upright else "bottom", font={"size": 11},
+        )  # fmt: skip
+
+
+def _draw_band(figure: Figure, series: Series, colour: str, place: dict[str, int]) -> None:
+    from plotly.graph_objects import Scatter
+
+    assert series.low is not None
+    assert series.high is not None
+    there_and_back = _list(series.x) + _list(series.x.flip(0))
+    edge = _list(series.high) + _list(series.low.flip(0))
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    figure.add_trace(
+        Scatter(
+            x=there_and_back, y=edge, fill="toself", fillcolor=f"rgba({red},{green},{blue},0.18)",
+            line={"width": 0}, mode="lines", hoverinfo="skip", showlegend=False, legendgroup=series.name,
+        ),
+        **place,
+    )  # fmt: skip
 
 
 def _draw_heatmap(figure: Figure, panel: Heatmap, place: dict[str, int], *, bar: float | None) -> None:
@@ -130,7 +163,9 @@ def _draw_heatmap(figure: Figure, panel: Heatmap, place: dict[str, int], *, bar:
         ),
         **place,
     )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", **place)
+    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False, **place)
+    figure.update_xaxes(showgrid=False, zeroline=False, **place)
+    figure.update_layout(plot_bgcolor=palette.MISSING)
     if panel.matrix.shape[0] == panel.matrix.shape[1]:
         index = place["col"] + (place["row"] - 1) * _columns(figure)
         anchor = "x" if index == 1 else f"x{index}"
@@ -177,13 +212,14 @@ def _draw_plane(figure: Figure, panel: Plane) -> None:
         x=(reach * angles.cos()).tolist(), y=(reach * angles.sin()).tolist(), mode="lines",
         line={"color": palette.QUIET, "width": 1}, showlegend=False, hoverinfo="skip",
     )  # fmt: skip
-    figure.add_traces([*hands(0), circle])
+    start = min(3, steps - 1)  # at position 0 all hands would lie on one another
+    figure.add_traces([*hands(start), circle])
     moving = list(range(len(panel.names)))
     figure.frames = [Frame(name=str(step), data=hands(step), traces=moving) for step in range(steps)]
     span = [-1.15 * reach, 1.15 * reach]
     figure.update_xaxes(range=span, constrain="domain")
     figure.update_yaxes(range=span, scaleanchor="x", constrain="domain")
-    figure.update_layout(updatemenus=[_buttons()], sliders=[_slider(panel.step, steps)])
+    figure.update_layout(updatemenus=[_buttons()], sliders=[_slider(panel.step, steps, start)])
 
 
 def _buttons() -> dict[str, Any]:
@@ -206,14 +242,14 @@ def _buttons() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _slider(name: str, steps: int) -> dict[str, Any]:
+def _slider(name: str, steps: int, start: int) -> dict[str, Any]:
     jump = {
         "mode": "immediate",
         "frame": {"duration": 0, "redraw": False},
         "transition": {"duration": 0},
     }
     return {
-        "active": 0, "x": 0.14, "len": 0.86, "y": -0.1, "currentvalue": {"prefix": f"{name} "},
+        "active": start, "x": 0.14, "len": 0.86, "y": -0.1, "currentvalue": {"prefix": f"{name} ", "xanchor": "right"},
         "steps": [
             {"label": str(step), "method": "animate", "args": [[str(step)], jump]} for step in range(steps)
         ],

@@ -22,13 +22,20 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One curve, or a set of points, with its name in the legend. ``ordered`` series share a ramp of colours."""
+    """One curve, or a set of points, with its name in the legend.
+
+    Attributes:
+        quiet: Drawn thin and grey: what others are compared with.
+        low, high: The edges of a band around the curve, such as a spread over seeds.
+    """
 
     name: str
     x: Tensor
     y: Tensor
     points: bool = False
     quiet: bool = False
+    low: Tensor | None = None
+    high: Tensor | None = None
 
 
 @dataclass(frozen=True)

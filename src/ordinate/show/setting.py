@@ -18,7 +18,8 @@ from ..verify.examples import example_specs
 _SIZE = re.compile(
     r"\b(max_distance|num_buckets|max_positions|d_model|head_dim|num_heads|rotary_dim|offset)\s*=\s*(\d+)"
 )
-_LARGEST = 2**20
+_LARGEST = 2**16
+_LARGEST_TABLE = 2**24  # numbers in a table of codes
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ def example_encoding(spec: str, **sizes: int) -> PositionEncoding:
     if isinstance(spec, str):
         for name, size in _SIZE.findall(spec):
             check_at_most(f"{name} of an example", int(size), _LARGEST)
+        if any(part.partition(":")[0].strip().lower() == "learned" for part in parts_of_spec(spec)):
+            rows = _LARGEST_TABLE // sizes["d_model"]
+            check_at_most("positions of a learned table", sizes["max_positions"], rows)
         examples = example_specs(sizes["head_dim"])
         spec = examples.get(spec) or examples.get(f"rope+{spec}") or spec
     with torch.random.fork_rng(devices=[]):

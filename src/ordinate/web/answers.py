@@ -1,0 +1,267 @@
+"""What the page answers: each question bounded, computed by the library, and told in the visitor's language.
+
+Nothing here knows Gradio, so every answer can be asked for in a test or a script as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..encoding import NoPE
+from ..plots.api import figure_of, picture
+from ..plots.attention import draw as draw_shuffle
+from ..plots.attention import shuffle, split
+from ..plots.kinds import default_kind, kinds_of
+from ..plots.picture import Axis, Lines, Mark, Picture, Series
+from ..plots.view import View
+from .controls import number, spec_of
+from .words import say, text, translated
+
+#: Smallest and largest of every size the page takes, less than the library's own so that a redraw stays quick.
+LIMITS = {
+    "positions": (2, 512),
+    "dim": (2, 256),
+    "heads": (1, 32),
+    "distance": (1, 4096),
+    "train_length": (2, 1_048_576),
+}
+DEFAULTS = {"positions": 32, "dim": 64, "heads": 8, "distance": 256, "train_length": 4096}
+MAX_TEXT = 200
+MAX_CONFIG = 256 * 1024  # characters
+_SHUFFLE: dict[str, Any] = {"dim": 64, "heads": 4}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A figure, or a refusal in one sentence; never both."""
+
+    figure: Any = None
+    message: str = ""
+    spec: str = ""
+    picture: Picture | None = None
+
+
+def sizes_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes a visitor set, each within its limits."""
+    return {
+        name: number(name, values.get(name, DEFAULTS[name]), low, high, whole=True)
+        for name, (low, high) in LIMITS.items()
+    }
+
+
+def draw(
+    language: str,
+    encoding: str,
+    kind: str,
+    typed: str,
+    options: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+) -> Answer:
+    """One view of one encoding; a kind it does not have gives way to the one that says most."""
+    try:
+        spec = spec_of(encoding, typed or "", options)
+        view = View(**sizes_of(sizes))
+        has = kinds_of(view.encoding(spec))
+        chosen = kind if kind in has else None
+        drawn = picture(spec, chosen, **sizes_of(sizes))
+    except (ValueError, TypeError, OverflowError) as error:
+        return Answer(message=_refusal(error, language))
+    figure = figure_of(translated(drawn, language), "plotly")
+    return Answer(figure, "", command_of(spec, drawn.kind, sizes_of(sizes)), drawn)
+
+
+def views(
+    encoding: str, typed: str, options: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> tuple[list[str], str]:
+    """The kinds an encoding has, and the one to start with; none for a spec that cannot be read."""
+    try:
+        made = View(**sizes_of(sizes)).encoding(spec_of(encoding, typed or "", options))
+    except (ValueError, TypeError, OverflowError):
+        return [], ""
+    return kinds_of(made), default_kind(made)
+
+
+def command_of(spec: str, kind: str, sizes: Mapping[str, int]) -> str:
+    """The command line that draws the same."""
+    said = [f"--{name.replace('_', '-')} {value}" for name, value in sizes.items()]
+    return " ".join(["ordinate plot", shlex.quote(spec), f"--kind {kind}", *said, "-o picture.png"])
+
+
+def experiment(language: str, encoding: str, typed: str, sentence: str, seed: int) -> Answer:
+    """The permutation experiment on a typed sentence."""
+    try:
+        if len(sentence or "") > MAX_TEXT:
+            raise ValueError(f"sentence must be at most {MAX_TEXT} characters, got {len(sentence)}")
+        seed = number("seed", seed, 0, 2**31, whole=True)
+        spec = spec_of(encoding, typed or "", {})
+        words = split(sentence or "")
+        plain = shuffle(NoPE(), words, **_SHUFFLE, seed=seed)
+        placed = shuffle(View(**_SHUFFLE).encoding(spec), words, **_SHUFFLE, seed=seed)
+    except (ValueError, TypeError, OverflowError) as error:
+        return Answer(message=_refusal(error, language))
+    drawn = draw_shuffle(plain, placed, spec)
+    return Answer(figure_of(translated(drawn, language), "plotly"), "", spec, drawn)
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """The config doctor's answer."""
+
+    message: str = ""
+    facts: str = ""
+    pairs: tuple[tuple[Any, ...], ...] = ()
+    figure: Any = None
+    diagnosis: Any = None
+
+
+def doctor(language: str, config: str | None) -> Doctor:
+    """What a config.json says about positions, or one sentence why it cannot be read."""
+    from ..hf.config import from_config
+    from ..hf.doctor import diagnose
+    from ..hf.plan import ConfigError
+
+    if not config or not config.strip():
+        return Doctor(message=text("first_upload", language))
+    try:
+        if len(config) > MAX_CONFIG:
+            raise ValueError(f"config must be at most {MAX_CONFIG} characters, got {len(config)}")
+        values = json.loads(config)
+        if not isinstance(values, dict):
+            raise ValueError(f"config must be a JSON object, got {type(values).__name__}")
+        found = diagnose(from_config(values))
+    except (ConfigError, ValueError, RecursionError) as error:
+        return Doctor(message=_refusal(error, language))
+    rows = tuple(
+        (
+            group.title,
+            pair.index,
+            _short(pair.wavelength),
+            _short(pair.scaled),
+            _short(pair.turns),
+            pair.fate,
+        )
+        for group in found.groups
+        for pair in group.pairs
+    )
+    figure = None
+    if rows:
+        from ..cli.inspect import picture_of
+
+        figure = figure_of(translated(picture_of(found, found.model_type), language), "plotly")
+    return Doctor("", _facts(found, language), rows, figure, found)
+
+
+def _short(value: float | None) -> float | None:
+    """Seven digits; None for what is not, or never ends."""
+    return None if value is None or math.isinf(value) else float(f"{value:.7g}")
+
+
+def _facts(found: Any, language: str) -> str:
+    """The doctor's findings as Markdown: names in the visitor's language, sentences as the doctor says them."""
+
+    def fact(name: str, value: object) -> list[str]:
+        return [] if value is None else [f"- {say(name, language)}: {_plain(say(str(value), language))}"]
+
+    context = found.effective_context
+    lines = [
+        f"### {_plain(found.family)} · {_plain(found.model_type)} · {found.layers} {say('layers', language)}",
+        "",
+    ]
+    lines += fact("context in positions", "no limit in the config" if context is None else context)
+    for stack, what in found.embeddings.items():
+        lines += fact("codes", f"{stack}: {what}")
+    for group in found.groups:
+        lines += ["", f"**{_plain(group.title)}**", ""]
+        lines += fact("encoding", group.encoding)
+        lines += fact("scaling", group.scaling)
+        lines += fact("dialect", group.dialect)
+        lines += fact(
+            "factor on cos and sin", None if group.base is None else f"{group.attention_factor or 1:.6g}"
+        )
+        lines += fact("softmax scale", f"{group.softmax_scale:.6g}")
+        lines += fact("window", group.window)
+        for band in group.bands:
+            lines += fact(f"pairs {band.first} to {band.last}", band.fate)
+    lines += ["", *(f"- {_plain(note)}" for note in found.notes)]
+    lines += [f"- ⚠ {_plain(warning)}" for warning in found.warnings]
+    return "\n".join(lines)
+
+
+# What Markdown and HTML would take for marks of their own.
+_SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>&|#$~"}
+
+
+def _plain(value: str) -> str:
+    """Text of a config or a record as text: no Markdown and no tags of its own."""
+    return value.translate(_SIGNS)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab report's answer."""
+
+    message: str = ""
+    summary: str = ""
+    charts: tuple[Picture, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
+
+
+def lab_report(language: str, directory: Path | None) -> Lab:
+    """The curves and the table of a comparison's records, or one sentence why there are none."""
+    from ..lab.figures import charts
+    from ..lab.report import read_report
+    from ..lab.table import columns
+
+    if directory is None:
+        return Lab(message=text("first_upload", language))
+    try:
+        report = read_report(directory)
+    except (OSError, ValueError) as error:
+        return Lab(message=_refusal(error, language))
+    lines = [f"### {_plain(report.narrative.title)}", "", _plain(report.narrative.headline), ""]
+    lines += [f"- {_plain(finding.text)}" for finding in report.narrative.findings]
+    lines += [f"- {_plain(one.name)}: {one.state}, {_plain(one.reason)}" for one in report.left_out]
+    shown = columns(report.summary)
+    rows = tuple(
+        (arm.label, *(column.cell(arm).text for column in shown)) for arm in report.summary.arms
+    )
+    pictures = tuple(picture_of_chart(chart) for chart in charts(report.summary))
+    return Lab("", "\n".join(lines), pictures, ("encoding", *(column.title for column in shown)), rows)
+
+
+def picture_of_chart(chart: Any) -> Picture:
+    """A chart of the lab as a picture."""
+    import torch
+
+    def numbers(values: Any) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    series = tuple(
+        Series(
+            f"{curve.label} ({curve.end})" if curve.end else curve.label,
+            numbers(curve.x),
+            numbers(curve.y),
+            low=numbers(curve.low) if curve.low else None,
+            high=numbers(curve.high) if curve.high else None,
+        )
+        for curve in chart.curves
+    )
+    marks = [Mark("y", level, name) for name, level in chart.levels.items()]
+    if chart.train_length is not None:
+        marks.insert(0, Mark("x", float(chart.train_length), f"training length {chart.train_length}"))
+    panel = Lines(
+        Axis(chart.x_label, chart.log_x), Axis(chart.y_label, chart.log_y), series, marks=tuple(marks)
+    )
+    return Picture(chart.key, chart.title, chart.y_label, (panel,), chart.caption)
+
+
+def _refusal(error: Exception, language: str) -> str:
+    sentence = "config is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return say(sentence.splitlines()[0][:400] if sentence else type(error).__name__, language)

@@ -1,0 +1,54 @@
+"""The records of a comparison out of an archive a visitor sends: only the files that are records, and not too many."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+MAX_FILES = 2000
+MAX_BYTES = 64 * 2**20
+
+_RECORD = re.compile(
+    r"(?:^|.*/)(sweep\.json|runs/[a-z0-9._=-]{1,200}/(?:config|environment|result)\.json|runs/[a-z0-9._=-]{1,200}/metrics\.jsonl)"
+)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Write the records found in ``archive`` into ``folder``.
+
+    Sizes are counted as the bytes come out, not as the archive announces them, and no name of the
+    archive is ever a path here: each is matched against the few a comparison has.
+
+    Raises:
+        ValueError: It is no archive, holds no comparison, or is too large.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            _unpack(opened, folder)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
+        raise ValueError(f"archive must be a .zip that can be read, got one with {error}") from None
+
+
+def _unpack(opened: zipfile.ZipFile, folder: Path) -> None:
+    found = {}
+    for entry in opened.infolist():
+        match = _RECORD.fullmatch(entry.filename)
+        if match and not entry.is_dir():
+            if match[1] in found:
+                raise ValueError(f"archive must hold one comparison, got {match[1]!r} twice")
+            found[match[1]] = entry
+    if "sweep.json" not in found:
+        raise ValueError("archive must hold the sweep.json of a comparison, got none")
+    if len(found) > MAX_FILES:
+        raise ValueError(f"archive must hold at most {MAX_FILES} records, got {len(found)}")
+    left = MAX_BYTES
+    for name, entry in found.items():
+        with opened.open(entry) as stream:
+            content = stream.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise ValueError(f"archive must unpack to at most {MAX_BYTES} bytes, got more")
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)

@@ -1,0 +1,227 @@
+"""The page in two languages: its own words, and the labels of pictures and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from ..plots.picture import Axis, Bars, Heatmap, Lines, Mark, Picture, Plane, Series
+
+LANGUAGES = {"English": "en", "中文": "zh"}
+
+#: Key → English, Chinese.
+TEXTS = {
+    "title": (
+        "# ordinate: how a Transformer knows the order of its tokens",
+        "# ordinate：Transformer 怎样知道词的顺序",
+    ),
+    "about": (
+        "Every number and picture is computed here and now by the library itself; nothing leaves this machine.",
+        "每个数字和每张图都由 ordinate 库当场计算，任何数据都不会离开本机。",
+    ),
+    "language": ("Language", "语言"),
+    "tab_encodings": ("Encodings", "位置编码"),
+    "tab_shuffle": ("Shuffle a sentence", "打乱句子"),
+    "tab_config": ("A model's config", "模型配置"),
+    "tab_lab": ("A lab report", "实验报告"),
+    "sizes": ("Sizes", "尺寸"),
+    "compare": ("Compare two side by side", "并排比较两种编码"),
+    "encoding": ("Encoding", "编码"),
+    "encoding_b": ("Second encoding", "第二种编码"),
+    "view": ("View", "视图"),
+    "own_spec": ("Spec, as in ordinate.create", "编码描述（与 ordinate.create 相同）"),
+    "positions": ("Positions, or tokens of a matrix", "位置数（矩阵为词数）"),
+    "dim": ("Channels of a head, or of an embedding", "每个头（或词嵌入）的维数"),
+    "heads": ("Heads", "头数"),
+    "distance": ("Largest distance", "最大距离"),
+    "train_length": ("Training length", "训练长度"),
+    "log_base": ("base = 10^", "底数 base = 10^"),
+    "layout": ("layout", "通道配对方式 layout"),
+    "endpoint": ("endpoint (tensor2tensor's frequencies)", "endpoint（tensor2tensor 的频率）"),
+    "scaling": ("scaling", "频率缩放 scaling"),
+    "factor": ("factor of the scaling", "缩放倍数 factor"),
+    "symmetric": ("symmetric (both directions)", "symmetric（双向）"),
+    "bidirectional": ("bidirectional", "bidirectional（双向）"),
+    "num_buckets": ("num_buckets", "桶数 num_buckets"),
+    "max_distance": ("max_distance", "最大距离 max_distance"),
+    "sentence": ("A sentence of 2 to 16 words", "一句话（2 到 16 个词，中文按字切分）"),
+    "again": ("Shuffle again", "再打乱一次"),
+    "shuffle_about": (
+        "The words go through one attention layer with fixed random weights, in their order and shuffled; the shuffled "
+        "result is put back into the first order. Without positions nothing changes: attention does not see order.",
+        "句子按原顺序和打乱后的顺序各通过一次随机权重固定的注意力层，再把打乱的结果放回原顺序。没有位置信息时毫无变化：注意力看不见顺序。",
+    ),
+    "config_file": ("Drop a config.json", "拖入 config.json"),
+    "config_text": ("… or paste it", "……或粘贴其内容"),
+    "diagnose": ("Read it", "读取"),
+    "pairs": ("Pairs", "各通道对"),
+    "report_zip": ("Drop the folder of ordinate compare as a .zip", "拖入 ordinate compare 输出文件夹的 .zip"),
+    "report_known": ("… or one this page was started with (--runs)", "……或从启动时指定的文件夹（--runs）中选择"),
+    "open": ("Open", "打开"),
+    "curve": ("Figure", "图"),
+    "arms": ("Measured", "测量结果"),
+    "first_upload": ("nothing has been given yet", "尚未提供任何内容"),
+    "command": ("The same on the command line:", "等价的命令："),
+    "kind_codes": ("codes", "编码图"),
+    "kind_channels": ("channels along positions", "通道随位置变化"),
+    "kind_profile": ("positions across channels", "位置的整行编码"),
+    "kind_rotation": ("rotation in the plane", "平面中的旋转"),
+    "kind_waves": ("cosines of pairs", "各对的余弦"),
+    "kind_wavelengths": ("wavelengths", "波长"),
+    "kind_scalings": ("scalings side by side", "各种缩放对比"),
+    "kind_bias": ("bias matrices", "偏置矩阵"),
+    "kind_distance": ("bias by distance", "偏置随距离变化"),
+    "kind_slopes": ("slopes", "斜率"),
+    "kind_buckets": ("buckets", "分桶"),
+    "kind_scores": ("score against distance", "得分随距离变化"),
+    "kind_attention": ("attention and a shuffle", "注意力与打乱"),
+}  # fmt: skip
+
+_LABELS = {
+    "layers": "层",
+    "turns": "圈数",
+    "fate": "处理方式",
+    "scaled": "缩放后的波长",
+    "context in positions": "上下文（位置数）",
+    "no limit in the config": "配置中没有上限",
+    "codes": "位置编码",
+    "encoding": "编码",
+    "scaling": "频率缩放",
+    "dialect": "变体",
+    "factor on cos and sin": "cos 与 sin 的系数",
+    "softmax scale": "softmax 缩放",
+    "window": "窗口",
+    "blended": "混合",
+    "interpolated": "插值",
+    "still": "不转",
+    "position": "位置",
+    "channel": "通道",
+    "value of the code": "编码值",
+    "pair": "通道对",
+    "head": "头",
+    "wavelength": "波长",
+    "wavelength (positions)": "波长（位置数）",
+    "wavelength in positions": "波长（位置数）",
+    "before scaling": "缩放前",
+    "after scaling": "缩放后",
+    "as trained": "训练时",
+    "kept": "保持",
+    "in between": "部分缩放",
+    "original": "原始",
+    "linear": "线性",
+    "first channel of the pair": "该对的第一个通道",
+    "second channel": "第二个通道",
+    "query position": "查询位置",
+    "key position": "键位置",
+    "distance, query - key (positions)": "距离：查询 − 键（位置数）",
+    "added to the logit": "加到注意力分数上的值",
+    "slope (logits per position)": "斜率（每个位置的分数）",
+    "bucket": "桶",
+    "row": "行",
+    "score (logits)": "得分（logits）",
+    "score": "得分",
+    "cos of the angle": "角度的余弦",
+    "looks at": "被关注的词",
+    "word": "词",
+    "attention weight": "注意力权重",
+    "change": "变化",
+    "without positions": "无位置信息",
+    "shuffled, put back in order": "打乱后放回原顺序",
+    "the code of each position": "每个位置的编码",
+    "some channels along the positions": "若干通道随位置的变化",
+    "the code of some positions across channels": "若干位置的整行编码",
+    "a pair turns by its own angle at every position": "每对通道按自己的角速度旋转",
+    "cosines along the positions": "余弦随位置的变化",
+    "the wavelength of each pair": "每对通道的波长",
+    "wavelengths under each scaling": "各种缩放下的波长",
+    "the slope of each head": "每个头的斜率",
+    "the bucket of each query and key": "每对查询和键的桶",
+    "the row of each query and key": "每对查询和键查的行",
+    "what each head adds to the scores": "每个头加到分数上的值",
+    "what each head adds, by distance": "每个头加的值随距离的变化",
+    "score against distance": "得分随距离的变化",
+    "attention before and after a shuffle": "打乱前后的注意力",
+    "a random token with its like, averaged over signs": "随机词与自身的得分，对符号取平均",
+    "one scale of colours for all heads": "所有头共用同一色标",
+    "a learned table as it is initialised, not as training leaves it": "可学习的表为初始值，不是训练后的值",
+    "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart":
+        "左侧通道变化快，区分相邻位置；右侧通道变化慢，区分远处位置",
+    "a pair above the line never completes a turn within that length": "线以上的通道对在该长度内转不满一圈",
+}  # fmt: skip
+
+# Numbered labels and sentences, with what varies in brackets.
+_PATTERNS = (
+    (r"channel (\d+)", r"通道 \1"),
+    (r"pair (\d+)", r"第 \1 对"),
+    (r"position (\d+)", r"位置 \1"),
+    (r"head (\d+)", r"头 \1"),
+    (r"with (.+)", r"使用 \1"),
+    (r"divided by (\S+)", r"除以 \1"),
+    (r"training length (\d+)", r"训练长度 \1"),
+    (r"trained at (\d+)", r"训练长度 \1"),
+    (r"pairs (\d+) to (\d+)", r"第 \1 到 \2 对"),
+    (r"context (\d+)", r"上下文 \1"),
+    (r"pair (\d+): a turn in (\S+) positions", r"第 \1 对：每 \2 个位置转一圈"),
+    (r"(\d+) of (\d+) pairs make a whole turn within the training length", r"\2 对中有 \1 对在训练长度内转满一圈"),
+    (r"stretched (\S+) times from (\d+) positions; grey: before scaling", r"从 \2 个位置拉伸 \1 倍；灰色为缩放前"),
+    (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*?)( \(causal, as it must be\))?",
+     r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3"),
+    (r"(.+) must be from (\S+) to (\S+), got (.+)", r"\1 必须在 \2 到 \3 之间，现在是 \4"),
+    (r"(.+) must be a number from (\S+) to (\S+), got (.+)", r"\1 必须是 \2 到 \3 之间的数，现在是 \4"),
+    (r"(.+) must be a whole number, got (.+)", r"\1 必须是整数，现在是 \2"),
+    (r"(.+) must be at most (\S+)(?: characters)?, got (.+)", r"\1 不能超过 \2，现在是 \3"),
+    (r"(.+) must be at least (\S+), got (.+)", r"\1 不能小于 \2，现在是 \3"),
+    (r"(.+) must be even, channels turn in pairs, got (.+)", r"\1 必须是偶数（通道成对旋转），现在是 \2"),
+    (r"text must have (\d+) to (\d+) words, got (\d+)", r"句子必须有 \1 到 \2 个词，现在是 \3"),
+    (r"unknown encoding '(.*?)' in spec '(.*?)'; did you mean (.*)", r"没有名为 '\1' 的编码，是否想写 \3"),
+    (r"unknown encoding '(.*?)' in spec '(.*?)'; known: (.*)", r"没有名为 '\1' 的编码；可用的有：\3"),
+    (r"spec must be text such as 'rope:base=1e6', got (.+)", r"请输入编码描述，例如 rope:base=1e6，现在是 \1"),
+)  # fmt: skip
+
+
+def text(key: str, language: str) -> str:
+    """A text of the page."""
+    return TEXTS[key][language == "zh"]
+
+
+def say(sentence: str, language: str) -> str:
+    """A label or sentence of the library in a language; what has no translation stays English.
+
+    Example:
+        >>> say("pair 3", "zh"), say("pair 3", "en")
+        ('第 3 对', 'pair 3')
+    """
+    if language != "zh":
+        return sentence
+    if sentence in _LABELS:
+        return _LABELS[sentence]
+    for pattern, chinese in _PATTERNS:
+        match = re.fullmatch(pattern, sentence)
+        if match:
+            return match.expand(chinese)
+    return sentence
+
+
+def translated(picture: Picture, language: str) -> Picture:
+    """A picture with its labels in a language; its numbers are the same."""
+    return picture if language != "zh" else _translated(picture, language)
+
+
+_PARTS = (Picture, Lines, Heatmap, Bars, Plane, Series, Mark, Axis)
+_UNTOUCHED = ("subject", "kind", "row_names", "column_names", "axis")
+
+
+def _translated(value: Any, language: str) -> Any:
+    if isinstance(value, str):
+        return say(value, language)
+    if isinstance(value, tuple):
+        return tuple(_translated(item, language) for item in value)
+    if not isinstance(value, _PARTS):
+        return value
+    changed = {
+        field.name: _translated(getattr(value, field.name), language)
+        for field in dataclasses.fields(value)
+        if field.name not in _UNTOUCHED
+    }
+    return dataclasses.replace(value, **changed)

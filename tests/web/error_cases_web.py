@@ -1,0 +1,54 @@
+"""What the page's own modules refuse, collected by tests/test_errors.py."""
+
+# ruff: noqa: E501  one case a line, however long
+from __future__ import annotations
+
+import tempfile
+import unittest.mock
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from ordinate.web import records_zip, serve
+from ordinate.web.controls import CONTROLS, MAX_SPEC, _checked, number, spec_of
+
+
+def serve_without_packages() -> Any:
+    with unittest.mock.patch.object(serve, "find_spec", return_value=None):
+        return serve.serve()
+
+
+def unpack(files: dict[str, bytes] | None = None, raw: bytes | None = None, twice: str = "") -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.zip"
+        if raw is not None:
+            path.write_bytes(raw)
+        else:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in (files or {}).items():
+                    archive.writestr(name, content)
+                if twice:
+                    archive.writestr(twice, b"{}")
+        records_zip.unpack(path, Path(folder) / "out")
+
+
+def unpack_many() -> None:
+    with unittest.mock.patch.object(records_zip, "MAX_FILES", 1):
+        unpack({"sweep.json": b"{}", "runs/a/config.json": b"{}"})
+
+
+CASES = [
+    ("page: an encoding there is not", lambda: spec_of("rop", "", {}), ValueError, r"encoding must be one of none, sinusoidal, .*, got 'rop'"),
+    ("page: a spec without end", lambda: spec_of("spec", "x" * (MAX_SPEC + 1), {}), ValueError, r"spec must be at most 200 characters, got 201"),
+    ("page: a choice there is not", lambda: _checked(CONTROLS["layout"], "quarter"), ValueError, r"layout must be one of half, interleaved, got 'quarter'"),
+    ("page: a switch with a word", lambda: _checked(CONTROLS["symmetric"], "yes"), ValueError, r"symmetric must be true or false, got 'yes'"),
+    ("page: a number with a word", lambda: number("dim", "many", 2, 256, whole=True), ValueError, r"dim must be a number from 2 to 256, got 'many'"),
+    ("page: a number beyond its bounds", lambda: number("dim", 1e9, 2, 256, whole=True), ValueError, r"dim must be from 2 to 256, got 1e\+09"),
+    ("page: half a head", lambda: number("heads", 1.5, 1, 32, whole=True), ValueError, r"heads must be a whole number, got 1.5"),
+    ("page: without gradio", serve_without_packages, ModuleNotFoundError, r"gradio and plotly must be installed for the page: pip install 'ordinate\[web\]'"),
+    ("page: an archive that is none", lambda: unpack(raw=b"PK nothing"), ValueError, r"archive must be a .zip that can be read, got one with"),
+    ("page: an archive without a comparison", lambda: unpack({"a.txt": b"x"}), ValueError, r"archive must hold the sweep.json of a comparison, got none"),
+    ("page: an archive with two comparisons", lambda: unpack({"a/sweep.json": b"{}", "b/sweep.json": b"{}"}), ValueError, r"archive must hold one comparison, got 'sweep.json' twice"),
+    ("page: an archive of too many files", unpack_many, ValueError, r"archive must hold at most 1 records, got 2"),
+    ("page: an archive that swells", lambda: unpack({"sweep.json": b"0" * (records_zip.MAX_BYTES + 1)}), ValueError, r"archive must unpack to at most 67108864 bytes, got more"),
+]  # fmt: skip
