@@ -545,3 +545,12 @@ def test_a_checkpoint_of_a_learned_table_loads_into_the_plan():
 
 def test_t5_bias_is_a_t5_bias():
     assert isinstance(from_config({"model_type": "mt5"}).layers[0].encoding, T5Bias)
+
+
+def test_tables_of_umt5_are_separate_parameters_of_separate_modules():
+    first, second = (layer.encoding for layer in from_config({"model_type": "umt5"}).layers[:2])
+    for encoding, value in ((first, 1.0), (second, 2.0)):
+        encoding.to_empty(device="cpu")
+        torch.nn.init.constant_(encoding.weight, value)
+    q = torch.zeros(1, 6, 3, 4)
+    assert [float(x.bias(q, q).dense().detach().mean()) for x in (first, second)] == [1.0, 2.0]

@@ -42,7 +42,8 @@ class Learned(PositionEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.02)  # as BERT and GPT-2 do
+        if not self.weight.is_meta:  # there is nothing to fill, and trying costs torch seconds of imports
+            nn.init.normal_(self.weight, std=0.02)  # as BERT and GPT-2 do
 
     def embed(
         self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from ..bias.alibi import ALiBi
 from ..bias.t5 import T5Bias
@@ -88,7 +90,7 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
         "relative_attention_num_buckets", "buckets of distances", least=2, most=1 << 16
     )
     furthest = reader.integer(
-        "relative_attention_max_distance", "from here on distances share a bucket", most=1 << 20
+        "relative_attention_max_distance", "from here on distances share a bucket", most=1 << 17
     )
     encoder_only = reader.peek("is_encoder_decoder") is False
     decoders = 0 if encoder_only else count if decoders is None else decoders
@@ -96,8 +98,10 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     for stack, amount in (("encoder", count), ("decoder", decoders)):
         encoding = None
         for index in range(amount):
-            if encoding is None or family.rules.own_tables:
+            if encoding is None:
                 encoding = _t5_bias(reader, heads, buckets, furthest, both=stack == "encoder")
+            elif family.rules.own_tables:
+                encoding = _twin(encoding)
             layers.append(
                 LayerPlan(
                     index, "full_attention", encoding, scale=1.0, head_dim=head_dim, stack=stack,
@@ -116,3 +120,10 @@ def _t5_bias(reader: Reader, heads: int, buckets: int, furthest: int, both: bool
         raise ConfigError(
             f"{key} and relative_attention_max_distance must fit together: {error}"
         ) from None
+
+
+def _twin(bias: T5Bias) -> T5Bias:
+    """Another bias of the same shape with a table of its own; what both compute from distances is shared."""
+    other = copy.copy(bias)
+    other._parameters = {"weight": nn.Parameter(torch.empty(bias.weight.shape, device="meta"))}
+    return other

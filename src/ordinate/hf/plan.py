@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,9 +17,16 @@ from torch import Tensor
 
 from ..encoding import NoPE, PositionEncoding
 
+_NOTHING = NoPE()
+
 
 class ConfigError(ValueError):
     """A config that cannot be read; the sentence names the key, the rule and the value."""
+
+    def __init__(self, sentence: str) -> None:
+        # Keys and values come from a file and may hold anything; a message stays one line of modest length.
+        line = "".join(x if x.isprintable() else f"\\x{ord(x):02x}" for x in sentence[:600])
+        super().__init__(line if len(sentence) <= 600 else f"{line}…")
 
 
 class Reading(NamedTuple):
@@ -161,13 +170,19 @@ class Plan:
 
     def groups(self) -> list[tuple[str, list[LayerPlan]]]:
         """Layers that are alike, together, each group with what it is called on paper."""
-        alike: dict[tuple[str, str, str], list[LayerPlan]] = {}
+        alike: dict[tuple[Any, ...], list[LayerPlan]] = {}
+        words: dict[int, str] = {}  # of encodings, each described once however many layers share it
         for layer in self.layers:
-            alike.setdefault((layer.stack, layer.layer_type, layer.describe()), []).append(layer)
-        stacks = {layer.stack for layer in self.layers}
+            key = id(layer.encoding)
+            if key not in words:
+                words[key] = describe_encoding(layer.encoding)
+            rest = dataclasses.replace(layer, index=0, encoding=_NOTHING)
+            alike.setdefault((words[key], rest), []).append(layer)
+        stacks = Counter(layer.stack for layer in self.layers)
         found = []
-        for (stack, _, _), layers in alike.items():
-            whole = sum(layer.stack == stack for layer in self.layers) == len(layers)
+        for layers in alike.values():
+            stack = layers[0].stack
+            whole = stacks[stack] == len(layers)
             title = "all layers" if whole else f"layers {_ranges([x.index for x in layers])}"
             found.append((f"{stack} {title}" if len(stacks) > 1 else title, layers))
         return found
