@@ -60,7 +60,14 @@ class _Compiled:
 
 
 def compile_all(
-    capability: int, shared_memory: int, dtype: str, head_dim: int, bias: str, causal: bool, even: bool
+    capability: int,
+    shared_memory: int,
+    dtype: str,
+    head_dim: int,
+    bias: str,
+    causal: bool,
+    even: bool,
+    few: bool,
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
@@ -70,9 +77,14 @@ def compile_all(
             if name.endswith("_kernel"):
                 setattr(module, name, _Compiled(kernel, capability, found))
     fused_tiles.shared_memory_of = lambda device: shared_memory
+    fused_tiles._processors_of = lambda device: 128
     length = 256 if even else 250
+    q_len, k_len = (3, 4 * length) if few else (length, length)
     torch.manual_seed(0)
-    q, k, v, grad = (torch.randn(1, 2, length, head_dim).to(getattr(torch, dtype)) for _ in range(4))
+    q, k, v, grad = (
+        torch.randn(1, 2, rows, head_dim).to(getattr(torch, dtype))
+        for rows in (q_len, k_len, k_len, q_len)
+    )
     encodings = {
         "none": ordinate.NoPE,
         "alibi": lambda: ordinate.ALiBi(2, symmetric=not causal, trainable=True),

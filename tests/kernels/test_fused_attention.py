@@ -24,6 +24,8 @@ from torch import Tensor
 
 import ordinate
 from ordinate import ALiBi, ClippedBias, Combined, DistanceBias, RowBias, Shaw, SumBias, T5Bias
+from ordinate.attention import fused_op
+from ordinate.attention.fused_tiles import key_shares
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -81,6 +83,24 @@ LENGTHS = [(1, 1), (1, 39), (39, 1), (32, 16), (3, 17)]
 @pytest.mark.parametrize("mask", ["full", "causal_window"])
 def test_short_and_unequal_lengths(mask, q_len, k_len, device):
     check(Case("sum", mask, sizes=Sizes(q_len, k_len, heads=1, kv_heads=1), device=str(device)))
+
+
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize("q_len", [1, 5])
+@pytest.mark.parametrize(
+    ("bias", "mask"),
+    [("none", "causal"), ("line", "causal_window"), ("t5_both_ways", "segments"), ("kerple", "padding"),
+     ("sum", "all_at_once")],
+)  # fmt: skip
+def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch):
+    """As when decoding: many programs a query, some of which see nothing, and their outputs merged."""
+    counts = []
+    monkeypatch.setattr(
+        fused_op, "key_shares", lambda *known: counts.append(key_shares(*known)) or counts[-1]
+    )
+    sizes = Sizes(q_len, k_len=150, heads=2, kv_heads=1, batch=2)
+    check(Case(bias, mask, sizes=sizes, device=str(device)))
+    assert counts == [4]
 
 
 @pytest.mark.usefixtures("_poisoned_memory")

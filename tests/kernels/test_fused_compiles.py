@@ -20,11 +20,11 @@ FORWARD_AND_BACKWARD = {
 }  # fmt: skip
 
 
-def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True):
+def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True, few=False):
     """In a process of its own, because in this one Triton interprets."""
     case = {
         "capability": capability, "shared_memory": SHARED_MEMORY[capability], "dtype": dtype,
-        "head_dim": head_dim, "bias": bias, "causal": causal, "even": even,
+        "head_dim": head_dim, "bias": bias, "causal": causal, "even": even, "few": few,
     }  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compiled_attention.py")
@@ -37,8 +37,9 @@ def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, 
     return kernels
 
 
-def _assert_it_fits(kernels, capability, *, table: bool) -> None:
-    assert set(kernels) == FORWARD_AND_BACKWARD | ({"_table_grad_kernel"} if table else set())
+def _assert_it_fits(kernels, capability, *, table: bool, few: bool = False) -> None:
+    extra = ({"_table_grad_kernel"} if table else set()) | ({"_merge_fwd_kernel"} if few else set())
+    assert set(kernels) == FORWARD_AND_BACKWARD | extra
     for name, found in kernels.items():
         assert found["bytes of machine code"] > 0
         assert found["shared memory"] <= SHARED_MEMORY[capability], name
@@ -63,3 +64,11 @@ def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
 def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):
     kernels = _compile(capability, "float16", 128, bias, causal=False, even=False)
     _assert_it_fits(kernels, capability, table=bias == "t5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 64), ("bfloat16", 256), ("float32", 128)])
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_kernels_of_few_queries_fit(capability, dtype, head_dim):
+    kernels = _compile(capability, dtype, head_dim, few=True)
+    _assert_it_fits(kernels, capability, table=True, few=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import attention_backward, attention_forward, table_gradient
-from .fused_tiles import far_tiles, overlapping_tiles, tile_config
+from .fused_tiles import FEW_QUERIES, far_tiles, key_shares, overlapping_tiles, tile_config
 
 
 @dataclass(eq=False)
@@ -187,13 +187,27 @@ def forward(
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-math.inf)
-    config = tile_config("forward", launch.q, launch.v, launch.table is not None)
+    few = q_len <= FEW_QUERIES
+    config = tile_config(
+        "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
+    )
     grid = (-(-q_len // config["M"]), batch * heads)
-    attention_forward._attention_fwd_kernel[grid](
-        q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=out, lse_ptr=lse,
-        **launch.pointers(), **launch.strides(), **_strides("out", out), **launch.scalars(),
-        **launch.flags(), **launch.tiles(config["M"], config["N"], of_queries=True), **config,
+    shares = key_shares(grid[0] * grid[1], k.shape[2], config["N"], q.device)
+    into, into_lse = out, lse
+    if shares > 1:
+        into = q.new_empty(shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
+        into_lse = q.new_empty(shares, batch, heads, q_len, dtype=torch.float32)
+    attention_forward._attention_fwd_kernel[(*grid, shares)](
+        q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse,
+        **launch.pointers(), **launch.strides(), **_strides("out", into if shares == 1 else into[0]),
+        out_share=0 if shares == 1 else into.stride(0), **launch.scalars(), **launch.flags(),
+        **launch.tiles(config["M"], config["N"], of_queries=True), SPLIT=shares > 1, **config,
     )  # fmt: skip
+    if shares > 1:
+        attention_forward._merge_fwd_kernel[(q_len, batch * heads)](
+            into, into_lse, out, lse, *out.stride()[:3], heads, q_len, shares,
+            V_DIM=v.shape[-1], DV=_padded(v.shape[-1]), SHARES=1 << (shares - 1).bit_length(),
+        )  # fmt: skip
     return out, lse
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 # Queries, keys, warps and pipeline stages of a tile, for head dims up to 64, 128 and 256: the fastest of
 # those measured on an H200. The gradient of a table has square tiles.
 _TILES = {
+    "few queries": ((16, 128, 4, 3), (16, 128, 4, 2), (16, 64, 4, 1)),
     "forward": ((64, 64, 4, 3), (128, 128, 8, 3), (64, 32, 8, 1)),
     "queries": ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 8, 1)),
     "keys": ((32, 64, 4, 3), (64, 128, 8, 3), (64, 32, 8, 1)),
@@ -21,17 +22,21 @@ _TILES = {
 }
 
 
+#: Up to as many queries, as when decoding, reading the keys takes all the time.
+FEW_QUERIES = 16
+
+
 def tile_config(kernel: str, q: Tensor, v: Tensor, table: bool) -> dict[str, Any]:
     """Rows M, columns N, warps and pipeline stages of a kernel."""
     square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return {"M": 16} if square else {"M": 32, "N": 16}
+        return {"M": 16} if square else {"M": 16 if kernel == "few queries" else 32, "N": 16}
     if kernel == "keys" and table:
         kernel = "keys, with a table"
     dim = max(q.shape[-1], v.shape[-1])
     m, n, warps, stages = _TILES[kernel][0 if dim <= 64 else 1 if dim <= 128 else 2]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
-        m, n, warps, stages = 32, 32, 4, 1
+        m, n, warps, stages = min(m, 32), 32, 4, 1
     m, n, stages = _fit(kernel, m, n, stages, q, v, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "num_warps": warps, "num_stages": stages}
     return config if square else {**config, "N": n}
@@ -46,6 +51,20 @@ def shared_memory_of(device: torch.device) -> int:
     """How many bytes of a GPU's shared memory one program may have."""
     properties = torch.cuda.get_device_properties(device)
     return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def key_shares(programs: int, k_len: int, n: int, device: torch.device) -> int:
+    """Among how many programs each tile of queries shares its keys out, for there to be enough of them."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    processors, least = (8, 2 * n) if interpreted else (_processors_of(device), 256)
+    if 2 * programs > processors:
+        return 1
+    return max(1, min(2 * processors // programs, k_len // least, 64))
+
+
+@functools.cache
+def _processors_of(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _fit(
@@ -64,7 +83,7 @@ def _fit(
         return m, m, stages
     keys_stay = kernel.startswith("keys")
     resident, streamed = (n, m) if keys_stay else (m, n)
-    resident_row = row if kernel == "forward" else both
+    resident_row = row if kernel in ("forward", "few queries") else both
     # Queries are factors of two products, one of them transposed, and need a second copy for that.
     copies = 2 if keys_stay else 1
     while resident * resident_row + max(stages, copies) * streamed * both > limit:

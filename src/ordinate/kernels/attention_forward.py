@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from .tiles import (
+    LOG2E,
     far_table_entry,
     kept,
     key_ranges,
@@ -86,7 +87,7 @@ def _attention_fwd_kernel(
     slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    out_batch, out_head, out_stride, key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
+    out_share, out_batch, out_head, out_stride, key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
     q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window,
@@ -95,8 +96,9 @@ def _attention_fwd_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
+    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last has most to do
@@ -136,6 +138,11 @@ def _attention_fwd_kernel(
         q_len, k_len, window, far_lo, far_hi,
         M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
     )  # fmt: skip
+    low, high = start, end
+    if SPLIT:
+        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(2)) * N
+        low = start + tl.program_id(2) * share
+        high = tl.minimum(low + share, end)
     acc = tl.zeros([M, DV], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
     peak = tl.full([M], float("-inf"), dtype=tl.float32)
@@ -154,6 +161,8 @@ def _attention_fwd_kernel(
             part == 2 or part == 4 or (part == 0 and WINDOWED)
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
         ):  # fmt: skip
+            if SPLIT:
+                first, last = tl.maximum(first, low), tl.minimum(last, high)
             acc, total, peak = _attend(
                 acc, total, peak, q_tile, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
@@ -169,10 +178,44 @@ def _attention_fwd_kernel(
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
     lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
-    tl.store(lse_ptr + tl.program_id(1).to(tl.int64) * q_len + qi, lse, mask=qi < q_len)
+    share64 = tl.program_id(2).to(tl.int64)
+    row = (share64 * tl.num_programs(1) + tl.program_id(1)) * q_len
+    tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     dv = tl.arange(0, DV)
+    out_ptr += share64 * out_share + b64 * out_batch + h64 * out_head
     tl.store(
-        out_ptr + b64 * out_batch + h64 * out_head + qi[:, None].to(tl.int64) * out_stride + dv[None, :],
+        out_ptr + qi[:, None].to(tl.int64) * out_stride + dv[None, :],
         acc.to(out_ptr.dtype.element_ty), mask=(qi[:, None] < q_len) & (dv[None, :] < V_DIM),
     )  # fmt: skip
+
+
+@triton.jit
+def _merge_fwd_kernel(
+    shares_ptr, shares_lse_ptr, out_ptr, lse_ptr, out_batch, out_head, out_stride, heads, q_len, shares,
+    V_DIM: tl.constexpr, DV: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """One query, whose keys were shared out: each share's output weighs as much as its logits' exponentials."""
+    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    rows = tl.num_programs(1).to(tl.int64) * q_len
+    row = tl.program_id(1).to(tl.int64) * q_len + tl.program_id(0)
+    share, dv = tl.arange(0, SHARES), tl.arange(0, DV)
+    parts = tl.load(shares_lse_ptr + share * rows + row, mask=share < shares, other=float("-inf"))
+    peak = tl.max(parts, 0)
+    level = tl.where(peak == float("-inf"), 0.0, peak)
+    weights = tl.exp2((parts - level) * LOG2E)
+    total = tl.sum(weights, 0)
+    blind = total == 0.0
+    lse = tl.where(blind, float("-inf"), level + tl.log2(tl.where(blind, 1.0, total)) / LOG2E)
+    values = tl.load(
+        shares_ptr + (share[:, None] * rows + row) * V_DIM + dv[None, :],
+        mask=(share[:, None] < shares) & (dv[None, :] < V_DIM), other=0.0,
+    )  # fmt: skip
+    out = tl.sum(values * weights[:, None], 0) / tl.where(blind, 1.0, total)
+    out_ptr += (
+        b.to(tl.int64) * out_batch
+        + h.to(tl.int64) * out_head
+        + tl.program_id(0).to(tl.int64) * out_stride
+    )
+    tl.store(out_ptr + dv, out.to(out_ptr.dtype.element_ty), mask=dv < V_DIM)
+    tl.store(lse_ptr + row, lse)
