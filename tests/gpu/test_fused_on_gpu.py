@@ -101,3 +101,10 @@ def test_as_many_heads_as_a_grid_has_room_for():
     """Small windows bring large batches: 65,535 is the most programs along a grid's second axis."""
     sizes = Sizes(16, 16, batch=21_845, heads=3, kv_heads=3, head_dim=16, v_dim=16)
     check(Case("clipped", "full", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(1, 5000), (7, 3001)])
+@pytest.mark.parametrize("bias", KINDS)
+def test_few_queries_of_many_keys(bias, q_len, k_len):
+    sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
+    check(Case(bias, "causal", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
