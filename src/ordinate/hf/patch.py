@@ -139,7 +139,7 @@ class _Patching:
     def run(self) -> PatchReport:
         owners = self._owners()
         rotary = self._rotary(owners)
-        self._refuse_nothing(owners, rotary)
+        self._refuse_nothing(owners)
         register()
         self._own_configs(owners)
         for owner, layers in owners.items():
@@ -232,9 +232,10 @@ class _Patching:
         found = dict.fromkeys(x.encoding for x in plan.layers)
         return [encoding for encoding in found if isinstance(encoding, RoPE)], None
 
-    def _refuse_nothing(self, owners: dict[Any, list[nn.Module]], rotary: dict[nn.Module, Any]) -> None:
+    def _refuse_nothing(self, owners: dict[Any, list[nn.Module]]) -> None:
         kinds = {type(layer).__name__ for layers in owners.values() for layer in layers}
-        if not owners or not (rotary or kinds & set(_FORWARDS)):
+        rotates = any("RotaryEmbedding" in type(module).__name__ for module in self.names)
+        if not owners or not (rotates or kinds & set(_FORWARDS)):
             reasons = "; ".join(f"{entry.kind}: {entry.what}" for entry in self.left_alone)
             raise ValueError(
                 f"model must turn queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "

@@ -30,6 +30,8 @@ from .patch_rotary import (
 
 _FORMS = (Form("half"), Form("interleaved"), Form("interleaved", regroup=True))
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
+# What a model's code raises for tensors of shapes that it does not expect.
+_MISFITS = (RuntimeError, TypeError, ValueError, AssertionError, IndexError, AttributeError)
 
 
 class Found(NamedTuple):
@@ -101,10 +103,14 @@ def _fitting(
         for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):  # before any cast or growth
             setattr(own, name, ours.to(device, torch.float32))
     arguments = (x, positions) if layer_type is None else (x, positions, layer_type)
-    embeddings = type(module).forward(own, *arguments)
+    try:
+        embeddings = type(module).forward(own, *arguments)
+    except _MISFITS:
+        return {}
+    sections = list(source.rope.sections or ()) if isinstance(source, CheckpointFrequencies) else []
     forms: dict[Callable, Form] = {}
     for applier in appliers:
-        form = _form_of(applier.original, embeddings, x, source.at(positions))
+        form = _form_of(applier.original, embeddings, x, source.at(positions), sections)
         if form is not None:
             forms[applier.original] = form
     return forms
@@ -120,21 +126,27 @@ def _same_frequencies(live: Tensor, ours: Tensor) -> bool:
     return torch.allclose(held.double(), ours, rtol=1e-6, atol=0.0)
 
 
-def _form_of(function: Callable, embeddings: Any, x: Tensor, rotation: Rotation) -> Form | None:
+def _form_of(
+    function: Callable, embeddings: Any, x: Tensor, rotation: Rotation, sections: list[int]
+) -> Form | None:
     """The form in which a function turns ``x`` as the rotation does; None if in none."""
     names = list(inspect.signature(function).parameters)
     tensors = [name for name in names if name in TENSORS]
+    if isinstance(embeddings, tuple) and len(embeddings) != 2:
+        return None
     complex_ = not isinstance(embeddings, tuple)
     carriers = (
         {"freqs_cis": embeddings} if complex_ else dict(zip(("cos", "sin"), embeddings, strict=True))
     )
     if not tensors or not set(carriers) <= set(names):
         return None
+    if "mrope_section" in names:  # where axes are chosen when applied, not before
+        carriers["mrope_section"] = sections
     for axis in (1, 2) if complex_ else (None,):
         given = x.transpose(1, 2).contiguous() if axis == 2 else x
         try:
             result = function(**dict.fromkeys(tensors, given), **carriers)
-        except (RuntimeError, TypeError, ValueError, AssertionError, IndexError):
+        except _MISFITS:
             continue
         theirs = result[0] if isinstance(result, tuple) else result
         theirs = theirs.transpose(1, 2) if axis == 2 else theirs
