@@ -1,5 +1,6 @@
 """ordinate: every position encoding exact, fast and visible."""
 
+from . import hf as hf
 from . import plots as plots
 from . import positions as positions
 from . import scaling as scaling

@@ -112,7 +112,7 @@ def diagnose(plan: Plan) -> Diagnosis:
     """Explain a plan: wavelengths, what becomes of each pair, the context it reaches, contradictions.
 
     Example:
-        >>> plan = from_config({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}})
+        >>> plan = ordinate.hf.from_config({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}})
         >>> diagnose(plan).groups[0].bands
         [Band(first=0, last=63, fate='interpolated')]
     """
