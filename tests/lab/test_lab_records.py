@@ -52,7 +52,9 @@ def test_a_line_that_finds_no_room_is_taken_back_whole(tmp_path):
             return getattr(real, name)
 
         def write(self, line):
-            return real.write(line[: len(line) // 2])
+            if len(line) < 20:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real.write(line[:20])
 
     metrics._file = Short()
     with pytest.raises(NoRoom, match=r"no room on disk for .*metrics.jsonl"):

@@ -155,6 +155,10 @@ def _compare(
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"
         raise Misuse(_in_options(str(error)), hint) from None
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise Misuse(
+            f"--out must be a folder that can be written to, got {out}: {error.strerror}", _HELP
+        ) from None
     except ArithmeticError as error:
         raise Misuse(str(error), "a lower --learning-rate") from None
     except ClusterError as error:

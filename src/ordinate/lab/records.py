@@ -33,6 +33,7 @@ not parse, is damaged: it is named and run again, and never averaged in.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -52,21 +53,30 @@ class NoRoom(OSError):
     """The disk is full, or a quota is."""
 
 
+@contextlib.contextmanager
+def _finding_room(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoRoom(f"there is no room on disk for {path}") from None
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, also when the process or the machine stops in the middle."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's files are private, records are not
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoom(f"there is no room on disk for {path}") from None
-        raise
+    with _finding_room(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)  # mkstemp's files are private, records are not
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -214,16 +224,14 @@ class MetricsFile:
         self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
-        line, size = _line(metric), self._file.tell()
-        try:
-            whole = self._file.write(line) == len(line)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        left, size = memoryview(_line(metric)), self._file.tell()
+        with _finding_room(self.path):
+            try:
+                while left:  # a disk that is almost full takes a part
+                    left = left[self._file.write(left) :]
+            except OSError:
+                self._file.truncate(size)  # a line is there or it is not
                 raise
-            whole = False
-        if not whole:
-            self._file.truncate(size)  # a line is there or it is not
-            raise NoRoom(f"there is no room on disk for {self.path}")
         self.metrics.append(metric)
 
     def of_kind(self, kind: str) -> list[Metric]:
@@ -231,7 +239,8 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Bring every line to the disk: a checkpoint must never be ahead of its metrics."""
-        os.fsync(self._file.fileno())
+        with _finding_room(self.path):
+            os.fsync(self._file.fileno())
 
     def digest(self) -> str:
         """The SHA-256 of all lines, which are on the disk by then."""

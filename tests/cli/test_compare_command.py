@@ -1,0 +1,328 @@
+"""``ordinate compare`` as a person and as a program see it."""
+
+# ruff: noqa: E501  one case a line, however long
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+import sys
+
+import pytest
+import torch
+
+from ordinate.cli.app import run
+from ordinate.lab.records import read_runs
+
+TINY = [
+    "--task", "copy", "--train-length", "8", "--lengths", "1x,2x", "--steps", "6", "--batch", "2",
+    "--d-model", "16", "--heads", "2", "--layers", "1", "--extend", "none", "--no-report",
+]  # fmt: skip
+
+
+def compare(*arguments: object) -> int:
+    return run(["compare", *map(str, arguments)])
+
+
+def test_data_goes_to_stdout_and_progress_to_stderr(tmp_path, capsys):
+    assert compare("rope", "learned", *TINY, "--out", tmp_path / "out") == 0
+    captured = capsys.readouterr()
+    assert "learned" in captured.out
+    assert "6/6" not in captured.out
+    assert f"2 runs, records in {tmp_path / 'out'}" in captured.err
+    assert "rope-0: training 6/6, loss" in captured.err
+    assert "\x1b" not in captured.out + captured.err
+
+
+def test_json_is_all_there_is_on_stdout(tmp_path, capsys):
+    assert compare("rope", "learned", *TINY, "--json", "--out", tmp_path / "out") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["out"] == str(tmp_path / "out")
+    assert [one["encoding"] for one in data["encodings"]] == ["rope", "learned"]
+
+
+def test_without_out_records_go_to_a_folder_named_after_the_time(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert compare("none", *TINY) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", made.name)
+    assert f"records in runs/{made.name}" in capsys.readouterr().err
+
+
+def test_an_interrupted_comparison_goes_on_and_ends_as_it_would_have(tmp_path, capsys, monkeypatch):
+    assert compare("rope", "alibi", *TINY, "--out", tmp_path / "whole") == 0
+    from ordinate.lab import train
+
+    real, calls = train.validation_loss, []
+
+    def interrupt(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "validation_loss", interrupt)
+        assert compare("rope", "alibi", *TINY, "--out", out) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped; ordinate compare --resume --out {out} goes on from here"
+    before = (out / "runs" / "rope-0" / "result.json").stat().st_mtime_ns
+    assert compare("--resume", "--out", out, "--no-report") == 0
+    assert (out / "runs" / "rope-0" / "result.json").stat().st_mtime_ns == before
+    (_, one), (_, two) = read_runs(tmp_path / "whole"), read_runs(out)
+    assert [run.result["loss"] for run in one] == [run.result["loss"] for run in two]
+    assert compare("--resume", "--out", out, "--no-report") == 0  # nothing left to do
+
+
+def test_encodings_and_seeds_can_be_added_later(tmp_path):
+    out = tmp_path / "out"
+    assert compare("rope", *TINY, "--out", out) == 0
+    before = (out / "runs" / "rope-0" / "result.json").stat().st_mtime_ns
+    assert compare("alibi", "--seeds", 2, "--resume", "--out", out, "--no-report") == 0
+    sweep, runs = read_runs(out)
+    assert (sweep.arms, sweep.seeds) == (("rope", "alibi"), (0, 1))
+    assert [run.state for run in runs] == ["finished"] * 4
+    assert (out / "runs" / "rope-0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_damaged_run_is_named_and_run_again(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare("rope", "none", *TINY, "--out", out) == 0
+    path = out / "runs" / "rope-0" / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"loss": ', '"loss": 1', 1))
+    capsys.readouterr()
+    assert compare("--resume", "--out", out, "--no-report") == 0
+    assert "rope-0 is damaged and is run again: metrics.jsonl is not the file" in capsys.readouterr().err
+    assert [run.state for run in read_runs(out)[1]] == ["finished"] * 2
+
+
+def test_the_recorded_command_does_the_same_again(tmp_path):
+    assert compare("rope:base=1e3", *TINY, "--out", tmp_path / "one") == 0
+    sweep, _ = read_runs(tmp_path / "one")
+    words = shlex.split(sweep.command)
+    assert words[:3] == ["ordinate", "compare", "rope:base=1e3"]
+    assert run([*words[1:], "--no-report", "--out", str(tmp_path / "two")]) == 0
+    assert read_runs(tmp_path / "two")[0] == sweep
+
+
+def test_lengths_are_numbers_or_multiples_and_the_training_length_is_always_among_them(tmp_path):
+    # A later option wins, as everywhere on a command line.
+    assert compare("none", *TINY, "--lengths", "3x, 20,1.5x", "--out", tmp_path / "a") == 0
+    assert read_runs(tmp_path / "a")[0].settings["lengths"] == [8, 12, 20, 24]
+
+
+def test_ones_own_text(tmp_path):
+    text = tmp_path / "poem.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 100)
+    options = [*TINY, "--task", "language", "--text", text]
+    assert compare("none", *options, "--out", tmp_path / "out") == 0
+    sweep, (only,) = read_runs(tmp_path / "out")
+    assert sweep.settings["text"] == [str(text)]
+    assert only.of_kind("baseline")[0]["name"] == "byte bigram"
+    text.write_text("something else altogether\n" * 100)
+    from ordinate.lab.corpus import load_corpus
+
+    load_corpus.cache_clear()
+    assert compare("--resume", "--out", tmp_path / "out", "--no-report") == 2
+
+
+def test_event_files_come_when_asked_for(tmp_path):
+    pytest.importorskip("tensorboard")
+    assert compare("none", *TINY, "--tensorboard", "--out", tmp_path / "out") == 0
+    assert list((tmp_path / "out" / "runs" / "none-0" / "tensorboard").glob("events.*"))
+
+
+def files(folder) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def text_files(folder) -> None:
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "binary.bin").write_bytes(b"\x7fELF\0\0\0")
+    (folder / "short.txt").write_text("too short")
+    (folder / "hollow").mkdir()
+    (folder / "taken").mkdir()
+    (folder / "taken" / "mine.txt").write_text("mine")
+
+
+MISUSE = [  # arguments, sentence, hint
+    (["ropee"], "unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'", "ordinate list"),
+    (["rope", "alibi:slope=3"], "unknown option 'slope' of 'alibi'", "compare --help"),
+    (["rope:base=-1"], "base must be greater than 1, got -1", "compare --help"),
+    (["--preset", "quik"], "unknown preset 'quik'; did you mean 'quick'", "compare --help"),
+    (["--preset", "quik", "--lengths", "1x"], "unknown preset 'quik'", "compare --help"),
+    (["--task", "pass"], "unknown task 'pass'; did you mean 'passkey'", "compare --help"),
+    (["--task", "passkey", "--train-length", "16"], "--train-length must be at least 39 for task 'passkey', got 16", "compare --help"),
+    (["--task", "copy", "--lengths", "1"], "--lengths must be at least 2 for task 'copy', got 1", "compare --help"),
+    (["--lengths", "64,long"], "--lengths must be numbers such as 128,256 or 1x,2x, got 'long'", "compare --help"),
+    (["--lengths", "infx"], "--lengths must be numbers such as 128,256 or 1x,2x, got 'infx'", "compare --help"),
+    (["--train-length", "0"], "--train-length must be at least 1, got 0", "compare --help"),
+    (["--train-length", "-5"], "--train-length must be at least 1, got -5", "compare --help"),
+    (["--steps", "0"], "--steps must be at least 1, got 0", "compare --help"),
+    (["--seeds", "0"], "--seeds must be at least 1, got 0", "compare --help"),
+    (["--heads", "7"], "--d-model must be a multiple of num_heads 7, got", "compare --help"),
+    (["--learning-rate", "0"], "--learning-rate must be greater than 0, got 0", "compare --help"),
+    (["--learning-rate", "nan"], "--learning-rate must be finite, got nan", "compare --help"),
+    (["--extend", "yam"], "unknown encoding 'yam'", "ordinate list"),
+    (["--text", "nowhere"], "--text must be files or folders, got nowhere, which is not there", "compare --help"),
+    (["--text", "empty.txt"], "--text must not be empty, got empty.txt, which has 0 bytes", "compare --help"),
+    (["--text", "binary.bin"], "--text must be text, got binary.bin, which is binary", "compare --help"),
+    (["--text", "hollow"], "--text must be files or folders of text, got hollow, which holds none", "compare --help"),
+    (["--text", "short.txt"], "--text must have more than 64 bytes for training, the length asked for, got 8", "compare --help"),
+    (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', got 'tpu'", "compare --help"),
+    (["--out", "taken"], "--out must be a new or empty folder, got taken", "compare --help"),
+    (["--out", "short.txt"], "--out must be a new or empty folder, got short.txt", "compare --help"),
+    (["--resume"], "--resume needs --out, the folder of the comparison to go on with", "compare --help"),
+    (["--resume", "--out", "hollow"], "hollow must hold a comparison, got a folder without sweep.json", "compare --help"),
+    (["--nonsense"], "--nonsense", "ordinate compare --help"),
+]  # fmt: skip
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(("arguments", "sentence", "hint"), MISUSE, ids=[" ".join(m[0]) for m in MISUSE])
+def test_misuse_is_one_sentence_and_a_hint_and_nothing_is_written(
+    tmp_path, capsys, monkeypatch, arguments, sentence, hint
+):
+    monkeypatch.chdir(tmp_path)
+    text_files(tmp_path)
+    before = files(tmp_path)
+    assert compare(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, blank, last = captured.err.splitlines()
+    assert sentence in first
+    assert blank == ""
+    assert last.startswith("hint: ")
+    assert hint in last
+    assert files(tmp_path) == before
+
+
+@pytest.mark.plain
+def test_a_gpu_that_is_not_there_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for arguments in (["--device", "cuda"], ["--preset", "gpu"]):
+        assert compare(*arguments) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(
+            "--device must be one that is there, got 'cuda', which PyTorch does not find\n"
+        )
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.plain
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):
+    from ordinate.lab import sweep
+
+    monkeypatch.setattr(sweep.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    assert compare("rope", *TINY, "--out", tmp_path / "out") == 2
+    first, _, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"--out must have room for \d+ MB, got .*out with 0 MB free", first)
+    assert last == "hint: --out on another disk"
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.plain
+def test_a_disk_that_fills_up_stops_with_a_sentence_and_the_comparison_can_go_on(
+    tmp_path, capsys, monkeypatch
+):
+    real, calls = os.fsync, []
+
+    def fill_up(handle):
+        calls.append(handle)
+        if len(calls) > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fill_up)
+        assert compare("rope", "alibi", *TINY, "--out", out) == 2
+    *_, first, blank, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("there is no room on disk for ")
+    assert (blank, last) == ("", f"hint: free some, then ordinate compare --resume --out {out}")
+    assert not list(out.rglob(".*"))  # no temporary file is left
+    assert compare("--resume", "--out", out, "--no-report") == 0
+    assert [one.state for one in read_runs(out)[1]] == ["finished"] * 2
+
+
+@pytest.mark.plain
+def test_a_comparison_on_disk_is_not_mixed_with_another(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare("rope", *TINY, "--out", out) == 0
+    before = files(out)
+    refused = [
+        (["rope", *TINY], "--out must be a new folder, got", f"ordinate compare --resume --out {out}"),
+        (["--resume", "--steps", "7"], "--steps must be 6 as the comparison in", "another --out"),
+        (
+            ["--resume", "--lengths", "1x,4x"],
+            "--lengths must be (8, 16) as the comparison in",
+            "another --out",
+        ),
+        (["--resume", "--preset", "quick"], "--preset must be left out with --resume", "compare --help"),
+        (["--resume", "ropee"], "unknown encoding 'ropee'", "ordinate list"),
+    ]
+    for arguments, sentence, hint in refused:
+        capsys.readouterr()
+        assert compare(*arguments, "--out", out) == 2, arguments
+        first, _, last = capsys.readouterr().err.splitlines()
+        assert sentence in first
+        assert hint in last
+        assert files(out) == before
+    assert compare("--resume", "--steps", "6", "--lengths", "8,16", "--out", out, "--no-report") == 0
+
+
+@pytest.mark.plain
+def test_training_that_diverges_says_so(tmp_path, capsys):
+    assert compare("rope", *TINY, "--learning-rate", "1e30", "--out", tmp_path / "out") == 2
+    *_, first, _, last = capsys.readouterr().err.splitlines()
+    assert re.match(r"rope-0 diverged at step \d+: its loss is ", first)
+    assert last == "hint: a lower --learning-rate"
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("missing", "option", "extra"),
+    [("safetensors", [], "lab"), ("tensorboard", ["--tensorboard"], "tensorboard"), ("ray", ["--cluster", "auto"], "cluster")],
+)  # fmt: skip
+def test_a_missing_package_is_one_sentence_with_the_install_command(
+    tmp_path, capsys, monkeypatch, missing, option, extra
+):
+    from ordinate.cli import compare as command
+
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else object())
+    assert compare("rope", *TINY, *option, "--out", tmp_path / "out") == 2
+    first, _, last = capsys.readouterr().err.splitlines()
+    assert first == f"ordinate compare needs {missing} for this, not installed here"
+    assert last == f"hint: pip install 'ordinate[{extra}]'"
+
+
+@pytest.mark.plain
+def test_of_several_processes_one_speaks(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert compare("ropee") == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_terminal_gets_bars(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert compare("rope", "none", *TINY, "--out", tmp_path / "out") == 0
+    captured = capsys.readouterr()
+    assert "━" in captured.err
+    assert "all runs" in captured.err
+    assert "━" not in captured.out
+
+
+def test_help_ends_with_examples_whose_options_exist(capsys):
+    assert run(["compare", "--help"]) == 0
+    text = capsys.readouterr().out
+    examples = text[text.index("Examples:") :]
+    for option in set(re.findall(r"--[a-z-]+", examples)) - {"--nproc-per-node"}:
+        assert option in text[: text.index("Examples:")], option
+    assert len(re.findall(r"ordinate compare", examples)) >= 8
