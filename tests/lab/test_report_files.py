@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import math
 import re
 import shutil
 import struct
@@ -14,6 +15,7 @@ import pytest
 from synthetic_records import LENGTHS, REFUSED, write_sweep
 from test_report_summary import change_losses
 
+from ordinate.lab import figures
 from ordinate.lab import report as reporting
 from ordinate.lab.report import read_report, write_report
 
@@ -134,13 +136,38 @@ def test_the_charts_in_the_page_carry_the_means_of_the_records(folder):
 def test_bands_are_one_standard_deviation_and_absent_with_one_seed(folder, tmp_path):
     def rope(where):
         drawn = {chart.key: chart for chart in reporting.charts(read_report(where).summary)}
-        return next(curve for curve in drawn["training"].curves if curve.label == "rope")
+        return next(curve for curve in drawn["perplexity"].curves if curve.label == "rope")
 
     arm = next(arm for arm in read_report(folder).summary.arms if arm.label == "rope")
-    widths = [(high - low) / 2 for low, high in zip(rope(folder).low, rope(folder).high, strict=True)]
-    assert widths == pytest.approx([loss.spread for _, loss in arm.validation])
+    losses = [one.loss for one in arm.evaluations]
+    assert rope(folder).low == pytest.approx([math.exp(loss.mean - loss.spread) for loss in losses])
+    assert rope(folder).high == pytest.approx([math.exp(loss.mean + loss.spread) for loss in losses])
     write_sweep(tmp_path, ["rope"], seeds=(0,))
     assert rope(tmp_path).low == rope(tmp_path).high
+
+
+def test_merged_bins_of_positions_keep_the_mean_and_the_training_length(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0, 1), extensions=())
+    summary = read_report(tmp_path).summary
+    bins = summary.arms[0].furthest.positions
+    merged = figures._merged(bins, 64)
+    assert len(merged) < len(bins)
+    assert 64 in [start for start, _, _ in merged]
+    for seed in (0, 1):
+        whole, parts = (
+            sum((stop - start) * loss.values[seed] for start, stop, loss in some)
+            for some in (bins, merged)
+        )
+        assert parts == pytest.approx(whole)
+
+
+def test_training_curves_are_means_of_neighbouring_steps(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=(), steps=2400)
+    arm = read_report(tmp_path).summary.arms[0]
+    (curve,) = {c.key: c for c in reporting.charts(read_report(tmp_path).summary)}["training"].curves
+    assert len(curve.x) == 60
+    assert curve.x[0] == 25.0  # of steps 10, 20, 30 and 40
+    assert curve.y[0] == pytest.approx(sum(loss.mean for _, loss in arm.training[:4]) / 4)
 
 
 def test_pictures_are_png_of_a_legible_size_and_no_two_curves_look_alike(folder):

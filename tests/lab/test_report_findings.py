@@ -94,7 +94,7 @@ def test_extra_context_is_used_only_if_it_saves_more_than_the_error(tmp_path):
 
 def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=("linear:factor=8",))
-    assert "linear:factor=8 does best: loss 1.7" in said(tmp_path)["Without training"]
+    assert "linear:factor=8 comes out best: loss 1.7" in said(tmp_path)["Without training"]
     assert "for +3.7 % of loss at the training length" in said(tmp_path)["Without training"]
     run = tmp_path / "runs/rope-0"
     change_losses(run, {512: 2.0})
@@ -127,7 +127,7 @@ def test_diverged_and_left_out_runs_are_said(tmp_path):
     unfinish(tmp_path / "runs/alibi-0")
     text = said(tmp_path)
     assert "Diverged, and left out of every mean: rope (seed 2)." in text["Training"]
-    assert text["Left out"] == "1 run not used: alibi-0 is unfinished: it has no result.json."
+    assert text["Left out"] == "1 run not used. alibi-0: unfinished, it has no result.json."
 
 
 def test_tasks_are_judged_by_right_answers(tmp_path):

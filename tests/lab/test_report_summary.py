@@ -133,6 +133,21 @@ def test_still_learning_is_what_the_last_fifth_of_training_took_away(tmp_path):
     assert summary_of(tmp_path).arms[0].settled.mean == pytest.approx(1 - points[400] / points[320])
 
 
+def test_a_step_or_bin_that_one_seed_lacks_is_not_averaged_over_the_others(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0, 1), extensions=())
+
+    def thin_out(line):
+        if line["kind"] == "train" and line["step"] == 100:
+            return None
+        return {**line, "positions": line["positions"][1:]} if line["kind"] == "evaluation" else line
+
+    rewrite(tmp_path / "runs/rope-1", thin_out)
+    arm = summary_of(tmp_path).arms[0]
+    assert [step for step, _ in arm.training] == [step for step in range(10, 401, 10) if step != 100]
+    assert arm.furthest.positions[0][0] == 32
+    assert all(len(loss.values) == 2 for _, _, loss in arm.furthest.positions)
+
+
 # What must not be averaged
 
 

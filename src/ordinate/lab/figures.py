@@ -23,6 +23,10 @@ COLOURS = (
 GREY = ("#767676", "#9a9a9a")  # the control: no position at all
 
 
+# Training losses jump from batch to batch; so many means show where they go.
+_TRAINING_POINTS = 60
+
+
 @dataclass(frozen=True)
 class Style:
     """How an arm looks in every figure; colour is never the only difference."""
@@ -59,7 +63,7 @@ class Chart:
         log_x, log_y: Whether an axis is logarithmic; lengths are so to the base 2.
         train_length: Where to draw the line between what was trained on and what was not.
         levels: Horizontal lines, by what they mean.
-        ticks: Where the x axis has its numbers; empty for anywhere.
+        ticks, y_ticks: Where the axes have their numbers; empty for anywhere.
     """
 
     key: str
@@ -73,6 +77,28 @@ class Chart:
     train_length: int | None = None
     levels: dict[str, float] = field(default_factory=dict)
     ticks: tuple[int, ...] = ()
+
+    @property
+    def y_ticks(self) -> tuple[float, ...]:
+        """Round numbers along a logarithmic axis: close together where it is short, far apart where long."""
+        if not self.log_y:
+            return ()
+        low = min(min(curve.low) for curve in self.curves)
+        high = max(max(curve.high) for curve in self.curves)
+        decades = math.log10(high / low)
+        dense: tuple[float, ...] = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+        steps = (
+            dense
+            if decades < 0.7
+            else dense[::2]
+            if decades < 1.5
+            else (1, 2, 5)
+            if decades < 3
+            else (1,)
+        )
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = (float(f"{step * 10.0**power:.3g}") for power in powers for step in steps)
+        return tuple(tick for tick in found if low * 0.95 <= tick <= high * 1.05)
 
 
 def charts(summary: Summary) -> list[Chart]:
@@ -167,8 +193,10 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
         one = arm.furthest
         if one is None or not one.positions:
             continue
-        middles = tuple((start + stop) / 2 for start, stop, _ in one.positions)
-        losses = [loss for _, _, loss in one.positions]
+        # On tasks, where not every token is asked for, bins cannot be weighed by their width.
+        bins = one.positions if summary.by_accuracy else _merged(one.positions, summary.train_length)
+        middles = tuple((start + stop) / 2 for start, stop, _ in bins)
+        losses = [loss for _, _, loss in bins]
         curves.append(_band(arm, styles[arm.label], middles, losses, _stops(arm, summary)))
     return Chart(
         "positions",
@@ -181,6 +209,28 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
         log_x=True,
         train_length=summary.train_length,
     )
+
+
+Bins = Sequence[tuple[int, int, Estimate]]
+
+
+def _merged(bins: Bins, train_length: int) -> Bins:
+    """Bins of equal width put together to quarters of an octave, as many tokens' mean as the axis can show.
+
+    No bin reaches over the training length.
+    """
+    groups: dict[int, list[tuple[int, int, Estimate]]] = {}
+    for start, stop, loss in bins:
+        quarter = math.floor(4 * math.log2((start + stop) / 2 / train_length))
+        groups.setdefault(quarter, []).append((start, stop, loss))
+    return [_mean_bin(group) for group in groups.values()]
+
+
+def _mean_bin(group: Bins) -> tuple[int, int, Estimate]:
+    widths = [stop - start for start, stop, _ in group]
+    seeds = zip(*(loss.values for _, _, loss in group), strict=True)
+    means = (sum(w * v for w, v in zip(widths, of_seed, strict=True)) / sum(widths) for of_seed in seeds)
+    return group[0][0], group[-1][1], Estimate(tuple(means))
 
 
 def _stops(arm: Arm, summary: Summary) -> str:
@@ -235,22 +285,30 @@ def _extensions(summary: Summary, styles: dict[str, Style]) -> Chart:
 
 
 def _training(summary: Summary, styles: dict[str, Style]) -> Chart:
-    curves = []
+    curves, width = [], 1
     for arm in summary.arms:
-        points = arm.validation or arm.training
-        steps = tuple(float(step) for step, _ in points)
+        width = max(1, len(arm.training) // _TRAINING_POINTS)
+        points = [_mean_step(arm.training[at : at + width]) for at in range(0, len(arm.training), width)]
+        steps = tuple(step for step, _ in points)
         curves.append(_band(arm, styles[arm.label], steps, [loss for _, loss in points], ""))
-    which = "validation" if any(arm.validation for arm in summary.arms) else "training"
+    mean = f", each point the mean of {width} logged steps" if width > 1 else ""
     return Chart(
         "training",
         "Training",
-        f"The {which} loss at the training length. Every arm has the same model, the same batches in the same "
+        f"The training loss{mean}. Every arm has the same model, the same batches in the same "
         f"order and the same number of steps. {_bands(summary)}",
         "step",
-        f"{which} loss (nats per token)",
+        "training loss (nats per token)",
         tuple(curve for curve in curves if curve.x),
         levels=dict(summary.baselines),
     )
+
+
+def _mean_step(points: Sequence[tuple[int, Estimate]]) -> tuple[float, Estimate]:
+    """Neighbouring steps as one point."""
+    seeds = zip(*(loss.values for _, loss in points), strict=True)  # every seed logs the same steps
+    means = tuple(sum(of_seed) / len(of_seed) for of_seed in seeds)
+    return sum(step for step, _ in points) / len(points), Estimate(means)
 
 
 def _band(arm: Arm, style: Style, x: tuple[float, ...], values: Sequence[Estimate], end: str) -> Curve:

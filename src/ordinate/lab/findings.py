@@ -18,6 +18,9 @@ from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Evaluation, Summary
 #: An arm whose last fifth of training took away more of its loss than this was stopped early.
 STILL_LEARNING = 0.03
 
+# All lengths are cut from one text, so their errors partly cancel; by how much, the records do not say.
+_TOO_WIDE = ", taken as if every length had a text of its own, which is rather too wide than too narrow"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -245,7 +248,7 @@ def _extensions(summary: Summary) -> str:
         cost = _in_length_cost(base, extended)
         parts.append(
             f"{base.label} at {longest} tokens: {before}. Of the scalings put on it without training "
-            f"{extended.extension} does best: {after}{cost}."
+            f"{extended.extension} comes out best: {after}{cost}."
         )
     return " ".join(parts)
 
@@ -326,7 +329,7 @@ def _noise(summary: Summary) -> str:
     if summary.seeds > 1:
         return (
             "± after a rise is the wider of the 95 % interval over seeds and two standard errors of the "
-            "evaluation. Differences between encodings are claimed by Welch's test at 95 %, corrected for "
+            f"evaluation{_TOO_WIDE}. Differences between encodings are claimed by Welch's test at 95 %, corrected for "
             "the number of comparisons, and never when smaller than the spread over seeds."
         )
     single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
@@ -337,7 +340,7 @@ def _noise(summary: Summary) -> str:
     )
     return (
         f"{who} one seed, so there is no spread over seeds: what is said here is about these trained models, "
-        "and another seed may change it. ± after a rise is two standard errors of the evaluation alone."
+        f"and another seed may change it. ± after a rise is two standard errors of the evaluation{_TOO_WIDE}."
     )
 
 
@@ -345,8 +348,11 @@ def _left_out(summary: Summary) -> str:
     left_out = summary.gathered.left_out
     if not left_out:
         return ""
-    named = words.listed([str(one) for one in left_out])
-    return f"{words.plural(len(left_out), 'run')} not used: {named}."
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in left_out:
+        groups.setdefault((one.state, one.reason), []).append(one.name)
+    named = [f"{words.listed(names)}: {state}, {reason}" for (state, reason), names in groups.items()]
+    return f"{words.plural(len(left_out), 'run')} not used. {'. '.join(named)}."
 
 
 def _have(names: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def narrate(summary: Summary) -> Narrative:
         facts=_facts(summary),
         findings=findings(summary),
         columns=shown,
-        extension_columns=[column for column in shown if column.key in _OF_EXTENSIONS],
+        extension_columns=[column for column in shown if _sets_apart(column, summary)],
         commands=_commands(summary),
         environment=_environment(summary.gathered.runs),
         settings={"arms": list(sweep.arms), "seeds": list(sweep.seeds), **sweep.settings},
@@ -64,6 +64,11 @@ def narrate(summary: Summary) -> Narrative:
         ),
         version=sweep.version,
     )
+
+
+def _sets_apart(column: Column, summary: Summary) -> bool:
+    texts = {column.cell(arm).text for arm in summary.extensions}
+    return column.key in _OF_EXTENSIONS and texts != {words.NOTHING}
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:

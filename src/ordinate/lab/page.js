@@ -45,16 +45,6 @@ function traces(chart, dark) {
   return found;
 }
 
-// Round numbers along a logarithmic axis: close together when it is short, far apart when it is long.
-function readable(values) {
-  const low = Math.min(...values), high = Math.max(...values), decades = Math.log10(high / low);
-  const steps = decades < 1 ? [1, 1.5, 2, 3, 4, 5, 6, 8] : decades < 3 ? [1, 2, 5] : [1];
-  const found = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++)
-    for (const step of steps) found.push(Number((step * 10 ** power).toPrecision(2)));
-  return found;
-}
-
 function layout(chart, dark, narrow) {
   const ink = dark ? "#e8e9ea" : "#1c1e21", soft = dark ? "#a0a7b0" : "#5d636b", line = dark ? "#31363c" : "#e6e6e2";
   const axis = (label, log) => ({
@@ -65,7 +55,7 @@ function layout(chart, dark, narrow) {
   const fix = (axis, values) => Object.assign(axis, { tickmode: "array", tickvals: values, ticktext: values.map(String) });
   if (chart.ticks.length) fix(x, chart.ticks);
   else if (chart.log_x) fix(x, Array.from({ length: 24 }, (_, i) => 2 ** (narrow ? 2 * i : i)));
-  if (chart.log_y) fix(y, readable(chart.curves.flatMap((curve) => [...curve.low, ...curve.high])));
+  if (chart.log_y) fix(y, chart.y_ticks);
   const shapes = [], annotations = [];
   if (chart.train_length !== null) {
     shapes.push({ type: "line", x0: chart.train_length, x1: chart.train_length, y0: 0, y1: 1, yref: "paper", line: { color: soft, width: 1, dash: "dash" }, layer: "below" });

@@ -70,7 +70,8 @@ def _asset(name: str) -> str:
 
 def _json(charts: Sequence[Chart]) -> str:
     """Charts as JSON that a script element can hold whatever the labels are."""
-    text = json.dumps([_rounded(dataclasses.asdict(chart)) for chart in charts], separators=(",", ":"))
+    data = [_rounded({**dataclasses.asdict(chart), "y_ticks": chart.y_ticks}) for chart in charts]
+    text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -89,7 +89,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> None:
 
 
 def _set_axes(axes: Axes, chart: Chart) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
@@ -103,9 +103,9 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
             axes.xaxis.set_minor_locator(NullLocator())
     if chart.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+        axes.yaxis.set_major_locator(FixedLocator(chart.y_ticks))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(plain)
-        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def readable_ticks(lengths: tuple[int, ...]) -> list[int]:

@@ -292,7 +292,9 @@ def _positions(binned: Sequence[Sequence[Sequence[float]]]) -> tuple[tuple[int, 
             if finite(loss) is not None:
                 bins.setdefault((int(start), int(stop)), []).append(loss)
     return tuple(
-        (start, stop, Estimate(tuple(losses))) for (start, stop), losses in sorted(bins.items())
+        (start, stop, Estimate(tuple(losses)))
+        for (start, stop), losses in sorted(bins.items())
+        if len(losses) == len(binned)
     )
 
 
@@ -324,7 +326,7 @@ def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch:
     return Stretch((reached[0] if reached else train_length) / train_length, "tested")
 
 
-def _curve(runs: Iterable[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
+def _curve(runs: Sequence[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
     by_step: dict[int, list[float]] = {}
     for run in runs:
         # A resumed run may have written a step twice; the later line is the one that counts.
@@ -332,7 +334,12 @@ def _curve(runs: Iterable[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
         for step, loss in latest.items():
             if finite(loss) is not None:
                 by_step.setdefault(step, []).append(loss)
-    return tuple((step, Estimate(tuple(losses))) for step, losses in sorted(by_step.items()))
+    # A step that not every seed has would make the mean jump.
+    return tuple(
+        (step, Estimate(tuple(losses)))
+        for step, losses in sorted(by_step.items())
+        if len(losses) == len(runs)
+    )
 
 
 def _spikes(runs: Iterable[Run]) -> tuple[int, int]:
