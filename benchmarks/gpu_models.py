@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python3 benchmarks/gpu_models.py --out DIR [--budget SECONDS] [--only NAME …] [--smoke]
 
-A T5-base encoder and BLOOM-560m with random weights, batch 1, forward and backward. First both are held to each
-other in float32, loss and every gradient, with padding and without; a patched model that fails is not timed. Then
-they are timed in bfloat16. A peer that runs out of memory is recorded as such. ``--smoke`` does all of it
-with tiny models on the CPU.
+A T5-base encoder and BLOOM-560m with random weights, batch 1, forward and backward. First both are held to
+float64, loss and every gradient, with padding and without: a patched model more than twice as far from it in
+float32 as the unpatched one is not timed. Then they are timed in bfloat16. A peer that runs out of memory is
+recorded as such. ``--smoke`` does all of it with tiny models on the CPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import gc
 import importlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from environment import describe
 from ordinate.hf.patch import patch, unpatch
 
-LOSS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-3  # relative, float32
+LOSS_LIMIT, GRADIENT_SLACK = 1e-5, 2e-5  # relative, float32
 
 
 @dataclass(frozen=True)
@@ -152,32 +153,49 @@ def counting() -> Iterator[dict[str, int]]:
 
 
 def parity(bench: Bench, family: Family) -> dict[str, Any]:
-    """Loss and gradients of the patched model against the unpatched one, float32, with padding and without."""
+    """Loss and gradients of the patched model and of the unpatched one in float32, with padding and without.
+
+    Both are held to the unpatched model in float64. A rounding that moves one pre-activation of a
+    perceptron across zero moves gradients by far more than a rounding, in either model, so that the two
+    may differ more from each other than either computes badly.
+    """
     model = bench.build(family, torch.float32)
+    double = bench.build(family, torch.float64)
     padded = bench.tokens(2, bench.parity_length // 4)
     tokens = torch.ones_like(padded)
     tokens[1, : padded.shape[1] // 3] = 0
     inputs = {"whole": (bench.tokens(1, bench.parity_length), None), "left padding": (padded, tokens)}
     cases: dict[str, Any] = {}
     for name, (ids, mask) in inputs.items():
+        exact_loss, exact = gradients(family, double, ids, mask)
         their_loss, theirs = gradients(family, model, ids, mask)
+        held_to = "float64"
+        if not math.isfinite(exact_loss):  # BLOOM's mask of float64 overflows in its softmax of float32
+            exact_loss, exact, held_to = their_loss, theirs, "float32"
         patch(model)
         with counting() as counts:
             our_loss, ours = gradients(family, model, ids, mask)
         unpatch(model)
-        errors = {k: float((ours[k] - g).norm() / g.norm().clamp(min=1e-30)) for k, g in theirs.items()}
-        worst = max(errors, key=errors.__getitem__)
+        errors = {
+            k: tuple(float((g[k] - e).norm() / e.norm().clamp(min=1e-30)) for g in (ours, theirs))
+            for k, e in exact.items()
+        }
+        worst = max(errors, key=lambda k: errors[k][0] / (2 * errors[k][1] + GRADIENT_SLACK))
         cases[name] = {
             "tokens": list(ids.shape),
+            "held_to": held_to,
             "loss": our_loss,
-            "loss_error": abs(our_loss - their_loss) / abs(their_loss),
-            "gradient_error": errors[worst],
+            "loss_error": abs(our_loss - exact_loss) / abs(exact_loss),
             "worst_gradient": worst,
+            "gradient_error": errors[worst][0],
+            "transformers_gradient_error": errors[worst][1],
             "implementations": counts,
         }
+        del exact, theirs, ours
         bench.clear()
     cases["passed"] = all(
-        case["loss_error"] <= LOSS_LIMIT and case["gradient_error"] <= GRADIENT_LIMIT
+        case["loss_error"] <= LOSS_LIMIT
+        and case["gradient_error"] <= 2 * case["transformers_gradient_error"] + GRADIENT_SLACK
         for case in cases.values()
     )
     return cases

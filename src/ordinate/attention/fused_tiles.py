@@ -15,9 +15,10 @@ from torch import Tensor
 _TILES = {
     "few queries": ((16, 128, 4, 3), (16, 128, 4, 2), (16, 64, 4, 1)),
     "forward": ((64, 64, 4, 3), (128, 128, 8, 3), (64, 32, 8, 1)),
+    "forward, with a table": ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 8, 1)),
     "queries": ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 8, 1)),
     "keys": ((32, 64, 4, 3), (64, 128, 8, 3), (64, 32, 8, 1)),
-    "keys, with a table": ((64, 64, 4, 3), (64, 128, 8, 3), (64, 32, 8, 1)),
+    "keys, with a table": ((64, 64, 4, 3), (64, 128, 8, 2), (64, 32, 8, 1)),
     "table": ((64, 64, 4, 1), (64, 64, 4, 1), (64, 64, 8, 1)),
 }
 
@@ -31,8 +32,8 @@ def tile_config(kernel: str, q: Tensor, v: Tensor, table: bool) -> dict[str, Any
     square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
         return {"M": 16} if square else {"M": 16 if kernel == "few queries" else 32, "N": 16}
-    if kernel == "keys" and table:
-        kernel = "keys, with a table"
+    if table and f"{kernel}, with a table" in _TILES:
+        kernel = f"{kernel}, with a table"
     dim = max(q.shape[-1], v.shape[-1])
     m, n, warps, stages = _TILES[kernel][0 if dim <= 64 else 1 if dim <= 128 else 2]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
@@ -83,7 +84,7 @@ def _fit(
         return m, m, stages
     keys_stay = kernel.startswith("keys")
     resident, streamed = (n, m) if keys_stay else (m, n)
-    resident_row = row if kernel in ("forward", "few queries") else both
+    resident_row = row if kernel.startswith(("forward", "few")) else both
     # Queries are factors of two products, one of them transposed, and need a second copy for that.
     copies = 2 if keys_stay else 1
     while resident * resident_row + max(stages, copies) * streamed * both > limit:
