@@ -62,6 +62,20 @@ def patch_bert() -> Any:
     return patch(transformers.BertModel(transformers.BertConfig(**sizes)))
 
 
+def patch_doge() -> Any:
+    """A model that reads its mask as a tensor, which no other does."""
+    import transformers
+
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+    }
+    return patch(transformers.DogeForCausalLM(transformers.DogeConfig(**sizes)))
+
+
 def dynamic() -> Any:
     return patched("Llama, dynamic")
 
@@ -146,6 +160,8 @@ CASES = [
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
     ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
     ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel"),
+    ("patch a model of odd masks", patch_doge, ValueError, r"model must answer as before once it is patched, got DogeForCausalLM with AttributeError: .*; it is left as it was"),
+    ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),
     ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
     ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),
     ("a gap beside a cache", gap_beside_a_cache, NotImplementedError, r"position_ids must be consecutive with a cache and a scaling that depends on the length.*got others"),

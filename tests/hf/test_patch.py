@@ -45,8 +45,8 @@ def count_calls(monkeypatch, owner, name: str) -> list:
 def test_every_attention_layer_attends_and_turns_by_ordinate(name, monkeypatch):
     model = build(name)
     interface = importlib.import_module("ordinate.hf.attention_interface")
-    attends = count_calls(monkeypatch, interface, "attention")
     report = patch(model)
+    attends = count_calls(monkeypatch, interface, "attention")
     turns = count_calls(monkeypatch, Rotation, "_turn")
     logits(model, **inputs(model, mask=True))
     layers = sum(entry.how_many for entry in report.changed if entry.kind.endswith("Attention"))
@@ -437,6 +437,44 @@ def test_a_rotary_module_that_turns_otherwise_is_left_alone():
     report = patch(model)
     torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
     assert "by the module's own frequencies, which no reading of the config gives" in str(report)
+
+
+def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monkeypatch):
+    """Families nobody tried: what is wrong shows in the answer to a few tokens, and is taken back."""
+    interface = importlib.import_module("ordinate.hf.attention_interface")
+    right = interface.attend
+    model = build("Llama 2").train()
+    given = inputs(model, mask=True)
+    random_state, before = torch.get_rng_state(), logits(model, **given)
+    monkeypatch.setattr(interface, "attend", lambda *args, **kwargs: right(*args, **kwargs) * 1.01)
+    with pytest.raises(
+        ValueError, match=r"model must answer as before .* got LlamaForCausalLM with answers 0\.\d+ of"
+    ):
+        patch(model)
+    assert torch.equal(logits(model, **given), before)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(module.training for module in model.modules())
+    assert patch(model, check=False).checked is False
+    unpatch(model)
+    monkeypatch.setattr(interface, "attend", right)
+    report = patch(model)
+    assert report.checked
+    assert "answers as before" in str(report)
+
+
+def test_a_sine_that_a_model_changes_is_not_taken_for_the_rotation():
+    """Some turn their outputs back with -sin; only what the rotary module returned stands for a rotation."""
+    from transformers.models.llama import modeling_llama
+
+    model = build("Llama 2")
+    q = torch.randn(1, 4, 3, 16)
+    own = modeling_llama.apply_rotary_pos_emb
+    cos, sin = model.model.rotary_emb(q, torch.arange(3)[None])
+    expected = own(q, q, cos, -sin)
+    patch(model)
+    cos, sin = model.model.rotary_emb(q, torch.arange(3)[None])
+    assert modeling_llama.apply_rotary_pos_emb is not own
+    assert torch.equal(modeling_llama.apply_rotary_pos_emb(q, q, cos, -sin)[0], expected[0])
 
 
 def test_the_attention_implementation_can_be_chosen_by_name_without_a_patch():

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
 from torch import Tensor, nn
 
 from ..attention.api import Impl
-from ..checks import check_choice
+from ..checks import check_bool, check_choice
 from ..rotate.rope import RoPE
-from . import patch_layers, patch_rotary
+from . import patch_calls, patch_check, patch_layers, patch_rotary
 from .attention_interface import register, uses_interface
 from .config import from_config
 from .patch_recognise import Found, recognise
 from .patch_rotary import RotarySite
 from .patch_state import Patch, Site, site_of
 from .plan import ConfigError, describe_encoding
-from .streaming import check_stream, is_stream
-from .visible import Visible
 
 _FORWARDS: dict[str, tuple[Callable, str]] = {
     "T5Attention": (patch_layers.t5_forward, "T5 buckets"),
@@ -49,15 +47,17 @@ class PatchedModule(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What `patch` did to a model and what it left alone."""
+    """What `patch` did to a model, what it left alone, and whether it was seen to answer as before."""
 
     model: str
     impl: str
     changed: tuple[PatchedModule, ...]
     left_alone: tuple[PatchedModule, ...]
+    checked: bool = False
 
     def __str__(self) -> str:
-        lines = [f"{self.model}, patched (impl={self.impl!r})"]
+        checked = ", answers as before" if self.checked else ""
+        lines = [f"{self.model}, patched (impl={self.impl!r}){checked}"]
         rows = [("changed", entry) for entry in self.changed]
         rows += [("left alone", entry) for entry in self.left_alone]
         for title, entry in rows:
@@ -68,7 +68,7 @@ class PatchReport:
     __repr__ = __str__
 
 
-def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
+def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> PatchReport:
     """Have a live model of transformers rotate and attend by ordinate. The model is changed in place.
 
     Outputs and gradients stay the same within the rounding of the dtype; parameters are the model's own.
@@ -83,19 +83,23 @@ def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
     Args:
         model: A model of transformers with RoPE, T5's bias or ALiBi.
         impl: The implementation of `ordinate.attention` to use.
+        check: Let the model answer a few tokens before and after, and leave it as it was if the answers
+            differ. The families of T5, ALiBi and GPT-J, whose layers are rewritten here, are not asked.
 
     Returns:
         What was changed and what was left alone; print it.
 
     Raises:
         TypeError: ``model`` is not a model of transformers.
-        ValueError: It is patched already, on the meta device, or has no positions that act in attention.
+        ValueError: It is patched already, on the meta device, has no positions that act in attention, or
+            does not answer as before; it is then unchanged.
     """
     try:
         from transformers import PreTrainedModel
     except ImportError as missing:
         raise ImportError("patch needs transformers: pip install 'ordinate[hf]'") from missing
     check_choice("impl", impl, get_args(Impl))
+    check_bool("check", check)
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
     if any(site_of(module) is not None for module in model.modules()):
@@ -104,7 +108,38 @@ def patch(model: nn.Module, *, impl: Impl = "auto") -> PatchReport:
         raise ValueError(
             f"model must have its weights loaded, got {type(model).__name__} on the meta device"
         )
-    return _Patching(model, impl).run()
+    before = _answer(model) if check and not _is_rewritten(model) else None
+    report = _Patching(model, impl).run()
+    if isinstance(before, Tensor):
+        _compare(model, before)
+        report = replace(report, checked=True)
+    return report
+
+
+def _is_rewritten(model: nn.Module) -> bool:
+    return any(type(module).__name__ in _FORWARDS for module in model.modules())
+
+
+def _answer(model: nn.Module) -> Tensor | str | None:
+    """What the model answers, what it says to being asked, or None if it answers something else."""
+    try:
+        return patch_check.answer(model)
+    except Exception as problem:  # a model may want other inputs than tokens
+        return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+def _compare(model: nn.Module, before: Tensor) -> None:
+    after = _answer(model)
+    if isinstance(after, Tensor):
+        apart = patch_check.difference(before, after)
+        if apart <= patch_check.allowed(next(model.parameters()).dtype):
+            return
+        after = f"answers {apart:.2g} of their size apart"
+    unpatch(model)
+    raise ValueError(
+        f"model must answer as before once it is patched, got {type(model).__name__} with {after}; "
+        f"it is left as it was"
+    )
 
 
 def unpatch(model: nn.Module) -> None:
@@ -120,7 +155,7 @@ def unpatch(model: nn.Module) -> None:
     for module, name, config in state.shared_configs:
         module.__dict__[name] = config
     for module in state.hooked:
-        _unhook(module)
+        patch_calls.unhook(module)
     for applier in state.appliers:
         applier.remove()
     for changed in state.sites:
@@ -278,8 +313,7 @@ class _Patching:
             ):
                 if site_of(module) is None:
                     self._add(Site(module, self.patch, ""))
-                module.register_forward_pre_hook(_enter, with_kwargs=True)
-                module.register_forward_hook(_leave, always_call=True)
+                patch_calls.hook(module)
                 self.patch.hooked.append(module)
 
     # Telling
@@ -317,66 +351,3 @@ def _with_owner(model: nn.Module) -> Iterator[tuple[Any, nn.Module]]:
             yield from walk(child, owner)
 
     yield from walk(model, model)
-
-
-# Hooks of models: calls that are answered by the model's own code ---------------------------------
-
-
-def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    site = site_of(module)
-    assert site is not None
-    names = list(patch_rotary.signature_of(module).parameters)[1:]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    own, cache = _needs_own_code(module, given), given.get("past_key_values")
-    site.patch.enter(own)  # first: what is refused below is left again
-    site.patch.stream = None
-    if cache is not None and is_stream(cache):
-        check_stream(given.get("attention_mask"), own)
-        cache.ordinate_open, site.patch.stream = True, cache
-    if own:
-        kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
-    return args, kwargs
-
-
-def _leave(module: Any, args: Any, output: Any) -> None:
-    site = site_of(module)
-    assert site is not None
-    site.patch.leave()
-    if site.patch.stream is not None and not site.patch.calls:
-        site.patch.stream.ordinate_open, site.patch.stream = False, None
-
-
-def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:
-    weights = given.get("output_attentions")
-    if weights is None:
-        weights = getattr(module.config, "output_attentions", False)
-    masks = [
-        given.get(name)
-        for name in ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
-    ]
-    static = getattr(given.get("past_key_values"), "is_compileable", False)
-    return bool(weights) or bool(static) or any(_is_dense(mask) for mask in masks)
-
-
-def _is_dense(mask: Any) -> bool:
-    if isinstance(mask, dict):
-        return any(_is_dense(part) for part in mask.values())
-    return isinstance(mask, Tensor) and mask.dim() > 2
-
-
-def _own_mask(site: Site, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _own_mask(site, part) for name, part in value.items()}
-    return value.own(site.patch.configs[0][1]) if isinstance(value, Visible) else value
-
-
-def _unhook(module: nn.Module) -> None:
-    for hooks, ours in ((module._forward_pre_hooks, _enter), (module._forward_hooks, _leave)):
-        for key in [key for key, hook in hooks.items() if hook is ours]:
-            del hooks[key]
-            for more in (
-                "_forward_pre_hooks_with_kwargs",
-                "_forward_hooks_with_kwargs",
-                "_forward_hooks_always_called",
-            ):
-                getattr(module, more).pop(key, None)

@@ -26,6 +26,7 @@ from .float32 import checkpoint_inv_freq
 from .patch_state import Site, site_of
 
 _APPLY = re.compile(r"_?apply_\w*(rotary|rope)\w*")
+CARRIERS = ("cos", "sin", "freqs_cis")
 TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # what such functions call the tensors they turn
 
 
@@ -181,8 +182,8 @@ def regroup(x: Tensor) -> Tensor:
 
 def mark(embeddings: Any, turn: Turn) -> Any:
     """Note on what a rotary module returns what it stands for."""
-    first = embeddings[0] if isinstance(embeddings, tuple) else embeddings
-    first._ordinate = turn
+    for tensor in embeddings if isinstance(embeddings, tuple) else (embeddings,):
+        tensor._ordinate = turn
     return embeddings
 
 
@@ -239,8 +240,10 @@ def _looking_for_marks(original: Callable) -> Callable:
     @functools.wraps(original)
     def apply(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs).arguments
-        carrier = bound.get("cos", bound.get("freqs_cis"))
-        turn = getattr(carrier, "_ordinate", None)
+        marks = {getattr(bound[name], "_ordinate", None) for name in CARRIERS if name in bound}
+        turn = (
+            marks.pop() if len(marks) == 1 else None
+        )  # one that a model changed, sin to -sin, has no mark
         form = None if turn is None else turn.forms.get(original)
         if turn is None or form is None or bound.get("position_ids") is not None:
             return original(*args, **kwargs)
@@ -273,7 +276,12 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     asked = signature_of(self).bind(self, *args, **kwargs).arguments
     source = site.sources.get(asked.get("layer_type"))
     positions = asked.get("position_ids")
-    if site.bypassed or source is None or positions is None:
+    if (
+        site.bypassed
+        or source is None
+        or positions is None
+        or positions.dim() > (2 if source.axes == 1 else 3)
+    ):
         return site.own_forward(*args, **kwargs)
     site.patch.late = None
     turn = Turn(source, positions, site.forms, site, streaming=site.patch.stream is not None)
