@@ -34,10 +34,13 @@ _SECTIONS = {"rope_type": "default", "mrope_section": [4, 2, 2]}
 #: Where the common settings do not do.
 CHANGES: dict[str, dict[str, Any]] = {
     "gemma4_text": {"global_head_dim": 32},
+    "cwm": {"bos_token_id": 1},
     "gpt_oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
     "qwen2_vl_text": {"rope_parameters": _SECTIONS},
     "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},
     "qwen3_vl_text": {"rope_parameters": _SECTIONS},
+    "qwen2_5_omni_text": {"rope_parameters": _SECTIONS},
+    "qwen3_omni_moe_text": {"rope_parameters": _SECTIONS},
     "qwen3_vl_moe_text": {"rope_parameters": _SECTIONS},
     "qwen3_5_text": {
         "rope_parameters": {

@@ -121,7 +121,6 @@ SCALINGS = {
     "proportional": ({"rope_type": "proportional", "partial_rotary_factor": 0.25}, Proportional(0.25, 1.0)),
     "default": ({"rope_type": "default"}, None),
     "an empty mapping": ({}, None),
-    "HunYuan's alpha": ({"type": "dynamic", "alpha": 1000.0, "factor": 1.0}, NTK(1000.0)),
 }  # fmt: skip
 
 
@@ -129,6 +128,33 @@ SCALINGS = {
 def test_every_scaling_is_read(kind: str):
     settings, expected = SCALINGS[kind]
     assert rope_of({**LLAMA, "rope_scaling": settings}).scaling == expected
+
+
+def test_hunyuans_alpha_stretches_the_base_once_and_means_nothing_elsewhere():
+    from hf_cases import config_class, rotary_module
+
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "mscale": 1.0}
+    values = {
+        **LLAMA,
+        "model_type": "hunyuan_v1_dense",
+        "rope_theta": 10000.0,
+        "rope_scaling": scaling,
+        "head_dim": 64,
+    }
+    rope = rope_of(values)
+    assert rope.scaling == NTK(1000.0)
+    theirs = rotary_module("hunyuan_v1_dense", config_class("hunyuan_v1_dense").from_dict(values))
+    torch.testing.assert_close(hf.checkpoint_inv_freq(rope), theirs.inv_freq, rtol=0, atol=0)
+    with pytest.raises(
+        ConfigError, match=r"rope_scaling\.alpha must be a setting that ordinate understands"
+    ):
+        from_config({**LLAMA, "rope_scaling": scaling})
+
+
+def test_a_window_that_no_layer_has_is_warned_of():
+    plan = from_config({**LLAMA, "sliding_window": 77})
+    assert plan.layers[0].window is None
+    assert plan.warnings == ("sliding_window 77 has no effect, no layer of this model is windowed",)
 
 
 def test_the_length_beside_the_mapping_goes_before_the_one_within():

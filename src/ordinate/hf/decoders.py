@@ -80,6 +80,11 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
             RopeSource(part, reader, head_dims[kind], theta, family.rope, context), dialect
         )
     nothing = NoPE()
+    windowed = rules.windows_all or SLIDING in kinds
+    if window is not None and not windowed:
+        reader.warn(
+            f"{reader.spelled('sliding_window')} {window} has no effect, no layer of this model is windowed"
+        )
     layers = []
     for index, (kind, turn) in enumerate(zip(kinds, turns, strict=True)):
         encoding = encodings.get(kind, nothing) if turn else nothing
@@ -108,7 +113,8 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
     listed = reader.sequence("layer_types", "the type of each layer", None, length=count)
     if listed is None:
         return rules.layer_types(reader, count) if rules.layer_types else [FULL] * count
-    known = {FULL, SLIDING, CHUNKED, *RECURRENT}
+    # A family without a rule has one kind of layer, and its code does not read the list.
+    known = {FULL, SLIDING, CHUNKED, *RECURRENT} if rules.layer_types else {FULL}
     for index, kind in enumerate(listed):
         if not isinstance(kind, str) or kind not in known:
             raise ConfigError(
@@ -130,6 +136,20 @@ def read_window(reader: Reader) -> int | None:
 
 
 # Rules for layer types.
+
+
+def first_of(step: int) -> Callable[[Reader, int], list[str]]:
+    """Full attention in layer 0 and every ``step``-th from there, the others windowed."""
+    return lambda reader, count: [SLIDING if index % step else FULL for index in range(count)]
+
+
+def by_index(reader: Reader, count: int) -> list[str]:
+    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others convolve."""
+    listed = reader.sequence("full_attn_idxs", "the layers with attention", None)
+    indices = range(count) if listed is None else listed
+    for place, index in enumerate(indices):
+        Reader.checked_integer(f"{reader.spelled('full_attn_idxs')}[{place}]", index, 0, count - 1)
+    return [FULL if index in set(indices) else "conv" for index in range(count)]
 
 
 def every(
@@ -186,6 +206,11 @@ def windowed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
     return [kind == SLIDING or SLIDING not in kinds for kind in kinds]
 
 
+def only_windowed(reader: Reader, kinds: list[str]) -> list[bool]:
+    """AFM MoE: windowed layers turn, the others never."""
+    return [kind == SLIDING for kind in kinds]
+
+
 # Rules for the softmax scale.
 
 
@@ -203,7 +228,8 @@ def from_multiplier(reader: Reader, head_dim: int) -> float | None:
 
 
 def from_multiplier_or_default(reader: Reader, head_dim: int) -> float | None:
-    return reader.number("attention_multiplier", "the softmax scale", None, above=0, most=1e6)
+    """HyperCLOVA X: the same, where it is given."""
+    return reader.number("attention_multiplier", "the softmax scale", head_dim**-0.5, above=0, most=1e6)
 
 
 def unscaled(reader: Reader, head_dim: int) -> float | None:

@@ -33,6 +33,7 @@ class RopeRules:
         section_layout: How the axes of M-RoPE are dealt to the pairs.
         sections: The axes' pairs, where the config does not list them.
         aliases: Names of scalings that stand for others in this family alone.
+        fixed_alpha: ``alpha`` beside dynamic scaling stretches the base once and for all (HunYuan).
     """
 
     layout: Layout = "half"
@@ -40,6 +41,7 @@ class RopeRules:
     section_layout: Literal["chunked", "interleaved"] = "chunked"
     sections: tuple[int, ...] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    fixed_alpha: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,6 @@ _TYPE_KEYS: dict[str, frozenset[str]] = {
     "long_factor": frozenset({"longrope"}),
     "low_freq_factor": frozenset({"llama3"}),
     "high_freq_factor": frozenset({"llama3"}),
-    "alpha": frozenset({"dynamic"}),
 }
 # Whether weights were tuned for the scaling, and a copy of the model's own length: not what the scaling is.
 _HARMLESS = ("finetuned", "max_position_embeddings")
@@ -282,10 +283,11 @@ def _linear(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> 
 
 
 def _dynamic(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    alpha = source.part.number("alpha", "a fixed stretch of the base", None, least=1, most=1e9)
-    if alpha is not None:  # HunYuan: the base is stretched once, whatever the length
-        source.part.skip("factor")
-        return NTK(alpha)
+    if source.rules.fixed_alpha:
+        alpha = source.part.number("alpha", "a fixed stretch of the base", None, least=1, most=1e9)
+        if alpha is not None:
+            source.part.skip(*_TYPE_KEYS)  # which its files fill in, and its code does not read
+            return NTK(alpha)
     if source.max_positions is None:
         key = source.model.spelled("max_position_embeddings")
         raise ConfigError(f"{key} must be given, dynamic scaling starts there, got nothing")
