@@ -108,7 +108,7 @@ def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
 def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     write_sweep(tmp_path, ["rope", "none"], seeds=(0,))
     assert "No arm was cut short" in said(tmp_path)["Training"]
-    assert "Every arm has learned more than a byte bigram knows (2.470" in said(tmp_path)["Training"]
+    assert "Every arm is better than the baseline, byte bigram (2.470" in said(tmp_path)["Training"]
 
     def cut_short(line):
         return {**line, "loss": 9.0} if line["kind"] == "validation" and line["step"] < 400 else line
@@ -118,7 +118,7 @@ def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     text = said(tmp_path)["Training"]
     assert "Still learning, so not at their best" in text
     assert "none (−78" in text
-    assert "No better than a byte bigram (2.470 nats per token), so hardly trained: none." in text
+    assert "No better than the baseline, byte bigram (2.470 nats per token), so hardly trained: none." in text
 
 
 def test_diverged_and_left_out_runs_are_said(tmp_path):

@@ -320,9 +320,10 @@ def _baseline(summary: Summary, name: str, loss: float) -> str:
         for arm in summary.arms
         if arm.in_length is not None and arm.in_length.loss and arm.in_length.loss.mean >= loss
     ]
+    baseline = f"the baseline, {name} ({loss:.3f} nats per token)"
     if behind:
-        return f"No better than a {name} ({loss:.3f} nats per token), so hardly trained: {words.listed(behind)}."
-    return f"Every arm has learned more than a {name} knows ({loss:.3f} nats per token)."
+        return f"No better than {baseline}, so hardly trained: {words.listed(behind)}."
+    return f"Every arm is better than {baseline}."
 
 
 def _noise(summary: Summary) -> str:
