@@ -107,7 +107,10 @@ def browser() -> Iterator[Any]:
     )
     path = chromium()
     if path is None:
-        pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
+        reason = "no Chromium here: apt-get install chromium, or playwright install chromium"
+        if os.environ.get("ORDINATE_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-gpu"]

@@ -197,8 +197,8 @@ def test_a_config_that_cannot_be_read_is_one_sentence(config, sentence):
 
 def test_a_config_cannot_write_into_the_page():
     # The doctor says model_type and other text of a config; none of it may become markup.
-    assert answers._plain("<img src=x onerror=alert(1)>") == "&#60;img src=x onerror=alert(1)&#62;"
-    assert answers._plain("a_b & `c`") == "a&#95;b &#38; &#96;c&#96;"
+    assert answers.plain("<img src=x onerror=alert(1)>") == "&#60;img src=x onerror=alert(1)&#62;"
+    assert answers.plain("a_b & `c`") == "a&#95;b &#38; &#96;c&#96;"
 
 
 def _synthetic():

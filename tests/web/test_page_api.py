@@ -104,7 +104,7 @@ def test_bad_input_over_the_api_is_a_sentence_and_leaves_the_figure(server):
         ({"dim": 7}, "head_dim must be even, channels turn in pairs, got 7"),
     ):
         drawn, command, message = server.call("draw_a", *given("rope", "rotation", **changes))
-        assert message == sentence
+        assert message == answers.plain(sentence)
         assert drawn["__type__"] == command["__type__"] == "update"
     for changes in ({"positions": 10**9}, {"log_base": -1}, {"layout": "quarter"}):
         with pytest.raises(

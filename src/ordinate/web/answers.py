@@ -166,18 +166,18 @@ def _facts(found: Any, language: str) -> str:
     """The doctor's findings as Markdown: names in the visitor's language, sentences as the doctor says them."""
 
     def fact(name: str, value: object) -> list[str]:
-        return [] if value is None else [f"- {say(name, language)}: {_plain(say(str(value), language))}"]
+        return [] if value is None else [f"- {say(name, language)}: {plain(say(str(value), language))}"]
 
     context = found.effective_context
     lines = [
-        f"### {_plain(found.family)} · {_plain(found.model_type)} · {found.layers} {say('layers', language)}",
+        f"### {plain(found.family)} · {plain(found.model_type)} · {found.layers} {say('layers', language)}",
         "",
     ]
     lines += fact("context in positions", "no limit in the config" if context is None else context)
     for stack, what in found.embeddings.items():
         lines += fact("codes", f"{stack}: {what}")
     for group in found.groups:
-        lines += ["", f"**{_plain(group.title)}**", ""]
+        lines += ["", f"**{plain(group.title)}**", ""]
         lines += fact("encoding", group.encoding)
         lines += fact("scaling", group.scaling)
         lines += fact("dialect", group.dialect)
@@ -188,8 +188,8 @@ def _facts(found: Any, language: str) -> str:
         lines += fact("window", group.window)
         for band in group.bands:
             lines += fact(f"pairs {band.first} to {band.last}", band.fate)
-    lines += ["", *(f"- {_plain(note)}" for note in found.notes)]
-    lines += [f"- ⚠ {_plain(warning)}" for warning in found.warnings]
+    lines += ["", *(f"- {plain(note)}" for note in found.notes)]
+    lines += [f"- ⚠ {plain(warning)}" for warning in found.warnings]
     return "\n".join(lines)
 
 
@@ -197,7 +197,7 @@ def _facts(found: Any, language: str) -> str:
 _SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>&|#$~"}
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
     """Text of a config or a record as text: no Markdown and no tags of its own."""
     return value.translate(_SIGNS)
 
@@ -225,9 +225,9 @@ def lab_report(language: str, directory: Path | None) -> Lab:
         report = read_report(directory)
     except (OSError, ValueError) as error:
         return Lab(message=_refusal(error, language))
-    lines = [f"### {_plain(report.narrative.title)}", "", _plain(report.narrative.headline), ""]
-    lines += [f"- {_plain(finding.text)}" for finding in report.narrative.findings]
-    lines += [f"- {_plain(one.name)}: {one.state}, {_plain(one.reason)}" for one in report.left_out]
+    lines = [f"### {plain(report.narrative.title)}", "", plain(report.narrative.headline), ""]
+    lines += [f"- {plain(finding.text)}" for finding in report.narrative.findings]
+    lines += [f"- {plain(one.name)}: {one.state}, {plain(one.reason)}" for one in report.left_out]
     shown = columns(report.summary)
     rows = tuple(
         (arm.label, *(column.cell(arm).text for column in shown)) for arm in report.summary.arms

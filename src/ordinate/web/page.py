@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..plots.api import figure_of
 from . import answers
+from .answers import plain
 from .controls import CONTROLS, MAX_SPEC, OWN, defaults_of, names
 from .records_zip import unpack
 from .words import LANGUAGES, say, text, translated
@@ -200,7 +201,7 @@ def _panel(parts: _Parts, choice: Any, sizes: list[Any], start: str, name: str) 
     def draw(*given: Any) -> tuple[Any, ...]:
         answer = answers.draw(*split(given))
         if answer.message:
-            return gr.skip(), gr.skip(), answer.message
+            return gr.skip(), gr.skip(), plain(answer.message)
         return answer.figure, _command(answer, split(given)[0]), ""
 
     def choose(*given: Any) -> tuple[Any, ...]:
@@ -299,7 +300,7 @@ def _shuffle(parts: _Parts, choice: Any) -> _Redraw:
 
     def ask(spoken: str, words: str, chosen: str, number: int) -> tuple[Any, ...]:
         answer = answers.experiment(_code(spoken), chosen, "", words, number)
-        return (gr.skip(), answer.message) if answer.message else (answer.figure, "")
+        return (gr.skip(), plain(answer.message)) if answer.message else (answer.figure, "")
 
     def ask_again(spoken: str, words: str, chosen: str, number: int) -> tuple[Any, ...]:
         return *ask(spoken, words, chosen, number + 1), number + 1
@@ -352,7 +353,7 @@ def _config(parts: _Parts, choice: Any) -> None:
         spoken_heads = [say(head, _code(spoken)) for head in heads]
         shown = gr.update(value={"headers": spoken_heads, "data": pairs}, visible=bool(pairs))
         drawn = gr.update(value=found.figure, visible=found.figure is not None)
-        return found.message, found.facts, drawn, shown
+        return plain(found.message), found.facts, drawn, shown
 
     def ask_file(spoken: str, path: str | None) -> tuple[Any, ...]:
         if path is None:
@@ -409,7 +410,7 @@ def _lab(parts: _Parts, choice: Any, runs: Path | None) -> _Redraw:
         drawn = None if first is None else figure_of(translated(first, language), "plotly")
         rows = {"headers": list(found.columns), "data": [list(row) for row in found.rows]}
         return (
-            found.message, found.summary, found,
+            plain(found.message), found.summary, found,
             gr.update(choices=titles, value=0 if titles else None, visible=bool(titles)),
             gr.update(value=drawn, visible=drawn is not None), gr.update(value=rows, visible=bool(found.rows)),
         )  # fmt: skip

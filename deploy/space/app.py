@@ -1,0 +1,8 @@
+"""The page of ``ordinate explore`` as a Hugging Face Space."""
+
+import os
+
+from ordinate.web.serve import serve
+
+if __name__ == "__main__":
+    serve(host="0.0.0.0", port=int(os.environ.get("PORT", "7860")))

@@ -1,0 +1,271 @@
+"""A real browser drives the page: what it shows is what the library computes, and it asks nobody else."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ordinate import plots
+from ordinate.web import answers
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+LLAMA3 = {
+    "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2,
+    "max_position_embeddings": 131072, "rope_theta": 500000.0,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 8192},
+}  # fmt: skip
+
+# The numbers of a figure as the browser holds them: packed arrays become lists.
+_READ = """([selector, axis]) => {
+  const plot = document.querySelector(selector + ' .js-plotly-plot');
+  return plot ? plot.data.map(trace => trace[axis] === undefined ? null : Array.from(trace[axis], v => v)) : null;
+}"""
+
+
+class Watched:
+    """A page in the browser, and everything it said and asked for."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page, self.address = page, address
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda m: self.said.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+    def numbers(self, selector: str, axis: str = "y") -> Any:
+        return self.page.evaluate(_READ, [selector, axis])
+
+    def wait_for(self, selector: str, expected: list, axis: str = "y", trace: int = 0) -> None:
+        """Until the figure shows these numbers, exactly."""
+        self.page.wait_for_function(
+            """([selector, axis, trace, expected]) => {
+              const plot = document.querySelector(selector + ' .js-plotly-plot');
+              if (!plot || !plot.data[trace] || plot.data[trace][axis] === undefined) return false;
+              const shown = Array.from(plot.data[trace][axis]);
+              return shown.length === expected.length && shown.every((v, i) => v === expected[i]);
+            }""",
+            arg=[selector, axis, trace, expected],
+        )
+
+    def choose(self, selector: str, name: str) -> None:
+        """Pick from a dropdown as a visitor does."""
+        self.page.click(f"{selector} input")
+        self.page.get_by_role("option", name=name, exact=True).click()
+
+    def type(self, selector: str, text: str) -> None:
+        """Key by key, as a visitor does."""
+        self.page.click(f"{selector} textarea, {selector} input")
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.type(text)
+
+    def tab(self, index: int) -> None:
+        self.page.get_by_role("tab").nth(index).click()
+
+
+@pytest.fixture
+def shown(browser, server) -> Iterator[Watched]:
+    """The page once its first figure stands; afterwards nothing may have gone wrong or outside."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, locale="en-US")
+    context.set_default_timeout(60_000)
+    watched = Watched(context.new_page(), server.address)
+    watched.page.goto(server.address)
+    watched.page.wait_for_selector("#plot-a .main-svg")
+    yield watched
+    outside = [url for url in watched.asked if not url.startswith((server.address, "data:", "blob:"))]
+    context.close()
+    assert outside == []
+    assert watched.said == []
+    assert "OUTSIDE" not in server.errors.read_text()
+
+
+def curve(spec: str, kind: str, series: int = 0, **sizes: Any) -> list[float]:
+    drawn = plots.picture(spec, kind, **{**answers.DEFAULTS, **sizes})
+    return drawn.panels[0].series[series].y.tolist()
+
+
+def test_the_page_opens_with_a_figure_the_library_computed(shown):
+    assert shown.page.title() == "ordinate"
+    drawn = plots.picture("rope", "rotation", **answers.DEFAULTS)
+    tips = [[0, x] for x in drawn.panels[0].tracks[:, 3, 0].tolist()]
+    assert shown.numbers("#plot-a", "x")[:3] == tips
+    assert shown.page.locator("#panel-b").count() == 0 or not shown.page.locator("#panel-b").is_visible()
+
+
+def test_an_option_that_moves_redraws_the_figure(shown):
+    shown.choose("#view-a", "score against distance")
+    shown.wait_for("#plot-a", curve("rope", "scores"))
+    shown.page.fill("#log_base-a input[type=number]", "6")
+    shown.page.press("#log_base-a input[type=number]", "Enter")
+    shown.wait_for("#plot-a", curve("rope:base=1e6", "scores"))
+    assert "rope:base=1e+06" in shown.page.inner_text("#command-a")
+    shown.choose("#scaling-a", "linear")
+    shown.wait_for("#plot-a", curve("rope:base=1e6+linear:factor=4", "scores"))
+
+
+def test_two_encodings_side_by_side(shown):
+    shown.page.click("#compare input")
+    shown.page.wait_for_selector("#plot-b .main-svg")
+    shown.choose("#view-a", "score against distance")
+    shown.choose("#encoding-b", "t5")
+    shown.choose("#view-b", "score against distance")
+    shown.wait_for("#plot-a", curve("rope", "scores"))
+    shown.wait_for("#plot-b", curve("t5", "scores"))
+    shown.page.fill("#size-distance input[type=number]", "100")
+    shown.page.press("#size-distance input[type=number]", "Enter")
+    shown.wait_for("#plot-a", curve("rope", "scores", distance=100))
+    shown.wait_for("#plot-b", curve("t5", "scores", distance=100))
+    boxes = [shown.page.locator(f"#plot-{name} .main-svg").first.bounding_box() for name in "ab"]
+    panels = [shown.page.locator(f"#panel-{name}").bounding_box() for name in "ab"]
+    for box, panel in zip(boxes, panels, strict=True):
+        assert (
+            box["x"] + box["width"] <= panel["x"] + panel["width"] + 1
+        )  # no figure reaches under the other
+
+
+def test_another_encoding_has_its_own_options(shown):
+    shown.choose("#encoding-a", "shaw")
+    shown.page.wait_for_selector("#max_distance-a", state="visible")
+    assert not shown.page.locator("#log_base-a").is_visible()
+    assert shown.page.input_value("#max_distance-a input[type=number]") == "16"
+    shown.choose("#encoding-a", "spec")
+    shown.page.wait_for_selector("#spec-a textarea, #spec-a input", state="visible")
+    shown.page.fill("#spec-a textarea, #spec-a input", "rope+alibi")
+    shown.page.press("#spec-a textarea, #spec-a input", "Enter")
+    shown.wait_for("#plot-a", curve("rope+alibi", "scores"))
+
+
+def test_the_language_switches_labels_and_figures(shown):
+    shown.page.get_by_text("中文", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#plot-a .gtitle')?.textContent.includes('旋转')"
+    )
+    for words in ("位置编码", "打乱句子", "模型配置", "实验报告"):
+        assert shown.page.get_by_role("tab", name=words).is_visible()
+    assert "频率缩放" in shown.page.inner_text("#scaling-a")
+    shown.choose("#view-a", "得分随距离变化")
+    shown.wait_for("#plot-a", curve("rope", "scores"))
+    assert "距离" in shown.page.text_content("#plot-a .xtitle")
+    shown.page.get_by_text("English", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#plot-a .xtitle')?.textContent.includes('distance')"
+    )
+    assert shown.page.get_by_role("tab", name="Shuffle a sentence").is_visible()
+
+
+def test_bad_input_is_said_and_the_figure_stays(shown):
+    before = shown.numbers("#plot-a", "x")
+    for typed, sentence in (
+        ("9999999999", "train_length must be from 2 to"),
+        ("1", "got 1"),
+        ("2.5", "whole number"),
+    ):
+        shown.page.fill("#size-train_length input", typed)
+        shown.page.press("#size-train_length input", "Enter")
+        shown.page.wait_for_function(
+            "words => document.querySelector('#message-a')?.textContent.includes(words)", arg=sentence
+        )
+    shown.page.get_by_text("中文", exact=True).click()
+    shown.page.wait_for_function("document.querySelector('#message-a')?.textContent.includes('必须')")
+    assert shown.numbers("#plot-a", "x") == before
+    shown.page.fill("#size-train_length input", "4096")
+    shown.page.press("#size-train_length input", "Enter")
+    shown.page.wait_for_function("!document.querySelector('#message-a')?.textContent.trim()")
+
+
+def test_a_slider_cannot_be_typed_out_of_its_bounds(shown):
+    shown.choose("#view-a", "cosines of pairs")
+    shown.wait_for(
+        "#plot-a", plots.picture("rope", "waves", **answers.DEFAULTS).panels[0].series[0].y.tolist()
+    )
+    shown.page.fill("#size-positions input[type=number]", "999999")
+    shown.page.press("#size-positions input[type=number]", "Tab")
+    shown.page.wait_for_timeout(800)
+    length = len(shown.numbers("#plot-a")[0])
+    assert length in (
+        answers.DEFAULTS["positions"],
+        answers.LIMITS["positions"][1],
+    )  # kept, or held at the end
+
+
+def test_a_sentence_is_shuffled(shown):
+    shown.tab(1)
+    shown.page.wait_for_selector("#shuffle-plot .main-svg")
+    shown.type("#sentence", "we read books")
+    expected = answers.experiment("en", "rope", "", "we read books", 0).picture
+    rows = expected.panels[3].matrix.tolist()
+    shown.page.wait_for_function(
+        """expected => {
+          const plot = document.querySelector('#shuffle-plot .js-plotly-plot');
+          const z = plot && plot.data[3] && plot.data[3].z;
+          return z && z.length === expected.length && expected.every((row, i) => row.every((v, j) => z[i][j] === v));
+        }""",
+        arg=rows,
+    )
+    title = shown.page.text_content("#shuffle-plot .gtitle")
+    shown.page.click("#shuffle-again")
+    shown.page.wait_for_function(
+        "before => document.querySelector('#shuffle-plot .gtitle')?.textContent !== before", arg=title
+    )
+    shown.type("#sentence", "a " * 30)
+    shown.page.wait_for_function(
+        "document.querySelector('#shuffle-message')?.textContent.includes('2 to 16 words, got 30')"
+    )
+
+
+def test_a_dropped_config_shows_the_doctors_table(shown, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA3))
+    shown.tab(2)
+    shown.page.set_input_files("#config-file input[type=file]", path)
+    shown.page.wait_for_selector("#config-plot .main-svg")
+    facts = shown.page.inner_text("#config-facts")
+    assert "context in positions: 131072" in facts
+    assert "interpolated" in facts
+    assert "8.0776" in shown.page.inner_text("#config-pairs") or "6.283185" in shown.page.inner_text(
+        "#config-pairs"
+    )
+    shown.page.fill("#config-text textarea", '{"model_type": "<b>sly</b>"}')
+    shown.page.click("#config-read")
+    shown.page.wait_for_function(
+        "document.querySelector('#config-message')?.textContent.includes('sly')"
+    )
+    assert shown.page.locator("#config-message b").count() == 0
+
+
+def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
+    path = tmp_path / "demo.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted((runs_folder / "demo").rglob("*")):
+            archive.write(file, file.relative_to(runs_folder))
+    found = answers.lab_report("en", runs_folder / "demo")
+    shown.tab(3)
+    shown.page.set_input_files("#report-zip input[type=file]", path)
+    shown.page.wait_for_selector("#report-plot .main-svg")
+    shown.wait_for("#report-plot", found.charts[0].panels[0].series[0].y.tolist())
+    assert "alibi" in shown.page.inner_text("#report-table")
+    shown.choose("#report-figure", found.charts[1].subject)
+    shown.wait_for("#report-plot", found.charts[1].panels[0].series[0].y.tolist())
+
+
+def test_the_browser_itself_refuses_to_go_outside(browser, server):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(server.address)
+    refused = page.evaluate("fetch('http://192.0.2.1/').then(() => 'went out', error => 'refused')")
+    blocked = page.evaluate(
+        """() => new Promise(done => {
+          document.addEventListener('securitypolicyviolation', event => done(event.violatedDirective));
+          fetch('http://192.0.2.1/').catch(() => {});
+          setTimeout(() => done('nothing'), 3000);
+        })"""
+    )
+    context.close()
+    assert refused == "refused"
+    assert blocked == "connect-src"
