@@ -75,6 +75,13 @@ def compare_command(
     extend: list[str] | None = typer.Option(
         None, metavar="SCALING", help="Scaling to test a trained RoPE with, or none. Repeatable."
     ),
+    compiled: bool | None = typer.Option(
+        None, "--compile/--no-compile", help="Whether to use torch.compile; the gpu preset does."
+    ),
+    deterministic: bool | None = typer.Option(
+        None, "--deterministic/--no-deterministic",
+        help="Whether a GPU must give the same numbers twice, at some cost in speed; it must by default.",
+    ),
     cluster: str | None = typer.Option(
         None, metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster (extra: cluster)."
     ),
@@ -90,6 +97,7 @@ def compare_command(
         "train_length": train_length, "steps": steps, "task": task, "device": device, "batch": batch,
         "d_model": d_model, "num_layers": layers, "num_heads": heads, "learning_rate": learning_rate,
         "text": tuple(text) if text else None, "lengths": lengths, "extensions": _extensions(extend),
+        "compile": compiled, "deterministic": deterministic,
     }  # fmt: skip
     given = {name: value for name, value in changes.items() if value is not None}
     try:
@@ -302,6 +310,9 @@ def _command_line(names: list[str], preset: str | None, seeds: int | None, given
     words = ["ordinate", "compare", *names]
     for name, value in {"preset": preset, **given, "seeds": seeds}.items():
         if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{name}")
             continue
         several = value if isinstance(value, tuple) else (value,)
         for one in several or ("none",):

@@ -191,7 +191,7 @@ class _Run:
 
     def __enter__(self) -> _Run:
         if self.processes.main:
-            # Lines without a step are those of the tests, which follow the last step.
+            # Lines without a step come at the end, and stand only if the last checkpoint does.
             trained = self.step == self.config.steps
             self.metrics = MetricsFile(
                 self.directory / "metrics.jsonl",
@@ -235,6 +235,8 @@ class _Run:
                 if validates:
                     loss_now = validation_loss(self.model, self.task, config)
                     self._append(kind="validation", step=self.step, loss=loss_now)
+                if self.step == config.steps:  # while the device still remembers its fullest moment
+                    self._append(kind="cost", **self._cost())
                 if saves:
                     self._save()
             started = time.perf_counter()
@@ -286,8 +288,6 @@ class _Run:
         if isinstance(self.model.encoding, RoPE) and self.model.encoding.scaling is None:
             wanted += [(scaling, length) for scaling in config.extensions for length in config.lengths]
         done = {(line["extension"], line["length"]) for line in self.metrics.of_kind("evaluation")}
-        if not self.metrics.of_kind("cost"):
-            self._append(kind="cost", **self._cost())
         if not self.metrics.of_kind("baseline"):
             name, loss = self._baseline()
             self._append(kind="baseline", name=name, loss=loss)
