@@ -43,7 +43,9 @@ def build(language: str = "en", runs: Path | None = None) -> gr.Blocks:
     os.environ.update(QUIET)
     import gradio as gr
 
-    with gr.Blocks(title="ordinate", analytics_enabled=False, fill_width=True) as page:
+    with gr.Blocks(
+        title="ordinate", analytics_enabled=False, fill_width=True, delete_cache=(300, 600)
+    ) as page:
         parts = _Parts(language)
         with gr.Row(equal_height=True):
             with gr.Column(scale=5):
