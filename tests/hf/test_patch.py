@@ -81,6 +81,7 @@ def test_no_dense_bias_is_made_for_t5(monkeypatch):
     logits(model, **inputs(model, mask=True))
 
 
+@pytest.mark.plain  # the shape checker hides the kernels' types from PyTorch
 @pytest.mark.parametrize("name", ["T5", "BLOOM", "MPT", "Falcon, ALiBi", "Llama 2"])
 def test_the_fused_kernels_take_padded_batches(name, monkeypatch):
     """Interpreted: that they are reached with padding, and agree, forward and backward."""
@@ -489,6 +490,7 @@ def test_the_attention_implementation_can_be_chosen_by_name_without_a_patch():
     torch.testing.assert_close(logits(model, **given), logits(plain, **given), **close)
 
 
+@pytest.mark.plain
 def test_compiling_a_patched_model_changes_nothing():
     model, ids = build("Llama 2"), tokens()
     expected = logits(model, input_ids=ids)

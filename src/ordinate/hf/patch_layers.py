@@ -190,7 +190,7 @@ def bloom_forward(
     use_cache: bool = False,
     output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """BLOOM: ALiBi, the residual added here."""
     site = _site(self)
     if not _is_ours(site, attention_mask):
@@ -234,7 +234,7 @@ def mpt_forward(
     past_key_values: Any = None,
     attention_mask: Any = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """MPT: ALiBi with slopes in its own order, by index whatever is padded."""
     site = _site(self)
     if not _is_ours(site, attention_mask):
@@ -272,7 +272,7 @@ def falcon_forward(
     output_attentions: bool = False,
     position_embeddings: Any = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """Falcon: ALiBi multiplied by the softmax scale like the logits, or RoPE."""
     site = _site(self)
     if not _is_ours(site, attention_mask):
@@ -322,7 +322,7 @@ def gptj_forward(
     use_cache: bool | None = False,
     output_attentions: bool | None = False,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """GPT-J: the table of sines and cosines is left unread."""
     site = _site(self)
     if not _is_ours(site, attention_mask):

@@ -198,7 +198,11 @@ class _Heads:
         turning = layer.encoding.rotary_dim
         # Where the rotation starts within a head: after what the plan says does not turn, or at the end.
         start = layer.turned_from if head_dim == layer.head_dim else head_dim - turning
-        return functools.partial(_reorder, self.reorder, head_dim, start, turning)
+        channels = torch.arange(head_dim, dtype=torch.float64)
+        channels[start : start + turning] = self.reorder(
+            channels[start : start + turning], head_dim=turning
+        )
+        return functools.partial(_reorder, tuple(map(int, channels.tolist())))
 
     def _fused(self, tensor: StoredTensor, layer: LayerPlan) -> Rows:
         """Queries, keys and values in one projection: a block of each, or all three head by head."""
@@ -214,11 +218,9 @@ class _Heads:
         return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
 
 
-def _reorder(reorder: Any, head_dim: int, start: int, turning: int, rows: Tensor) -> Tensor:
-    heads = rows.unflatten(0, (-1, head_dim)).clone()
-    part = heads[:, start : start + turning]
-    heads[:, start : start + turning] = reorder(part.flatten(0, 1), head_dim=turning).view_as(part)
-    return heads.flatten(0, 1)
+def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
+    """The rows of every head in another order."""
+    return rows.unflatten(0, (-1, len(order)))[:, list(order)].flatten(0, 1)
 
 
 def _by_head(turn: Rows, head_dim: int, rows: Tensor) -> Tensor:
