@@ -23,13 +23,11 @@ def language(tmp_path):
     return make_model(config), make_task(config), config
 
 
-class Counting(nn.Module):
+class Counting(Transformer):
     """A model that is better the more it sees: its logits of the target grow with the position."""
 
-    encoding = ordinate.NoPE()
-
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__(ordinate.NoPE(), d_model=16, num_layers=1, num_heads=2)
         self.limit = limit
 
     def forward(self, tokens):
@@ -115,13 +113,11 @@ def test_an_error_of_ours_is_not_taken_for_a_refusal(monkeypatch):
         evaluate(model, make_task(config), config, 16)
 
 
-class Oracle(nn.Module):
+class Oracle(Transformer):
     """Answers the copy task, but for the last letter of every second sequence."""
 
-    encoding = ordinate.NoPE()
-
     def __init__(self, batch) -> None:
-        super().__init__()
+        super().__init__(ordinate.NoPE(), d_model=16, num_layers=1, num_heads=2)
         self.batch = batch
 
     def forward(self, tokens):

@@ -27,8 +27,8 @@ _VALIDATION_SHARE = 0.1
 class Corpus:
     """Bytes to train on and bytes to test on; no file is in both."""
 
-    train: UInt8[Tensor, "bytes"]
-    validation: UInt8[Tensor, "bytes"]
+    train: UInt8[Tensor, " train_bytes"]
+    validation: UInt8[Tensor, " validation_bytes"]
     files: int
     source: str
 
