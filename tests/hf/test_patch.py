@@ -81,6 +81,7 @@ def test_no_dense_bias_is_made_for_t5(monkeypatch):
     logits(model, **inputs(model, mask=True))
 
 
+@pytest.mark.slow
 @pytest.mark.plain  # the shape checker hides the kernels' types from PyTorch
 @pytest.mark.parametrize("name", ["T5", "BLOOM", "MPT", "Falcon, ALiBi", "Llama 2"])
 def test_the_fused_kernels_take_padded_batches(name, monkeypatch):
