@@ -12,6 +12,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ATTENTION = HERE / "results" / "gpu_attention.json"
 ROPE = HERE / "results" / "gpu_rope.json"
+MODELS = HERE / "results" / "gpu_models.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- begin: gpu -->", "<!-- end: gpu -->"
 
@@ -24,8 +25,10 @@ def rendered(page: str) -> str:
     """The page with what stands between its markers replaced by the records' tables."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
-    attention, rope = json.loads(ATTENTION.read_text()), json.loads(ROPE.read_text())
-    return f"{before}{BEGIN}\n{_attention(attention)}\n\n{_rope(rope)}\n{END}{after}"
+    parts = [_attention(json.loads(ATTENTION.read_text())), _rope(json.loads(ROPE.read_text()))]
+    if MODELS.exists():
+        parts.append(models(json.loads(MODELS.read_text())))
+    return before + "\n".join((BEGIN, "\n\n".join(parts), END)) + after
 
 
 def _head(title: str, environment: dict[str, str]) -> str:
@@ -84,6 +87,25 @@ def _rope(record: dict[str, Any]) -> str:
         "which a `Rotation` kept across layers saves."
     )
     return "\n\n".join(parts)
+
+
+def models(record: dict[str, Any]) -> str:
+    """Training steps of whole models, as transformers runs them and patched."""
+    environment = record["environment"]
+    lines = [
+        "| model | tokens | by | step ms | tokens/s | peak GiB |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for row in record["rows"]:
+        head = f"| {row['model']} | {row['length']} | {row['by']} | "
+        if "error" in row:
+            reason = "out of memory" if "OutOfMemory" in row["error"] else row["error"]
+            lines.append(f"{head}{reason} | | |")
+        else:
+            peak = "" if row["peak_GiB"] is None else f"{row['peak_GiB']:.1f}"
+            lines.append(f"{head}{row['step_ms']:.1f} | {row['tokens_per_second']:.0f} | {peak} |")
+    title = _head("Whole models on a GPU, bfloat16, one training step of batch 1", environment)
+    return f"{title} transformers {environment['transformers']}.\n\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":
