@@ -157,7 +157,7 @@ class YaRN(Scaling):
         check_number("factor", self.factor, at_least=1)
         check_positive_int("original_max_position", self.original_max_position)
         check_number("beta_slow", self.beta_slow, above=0)
-        check_number("beta_fast", self.beta_fast, above=self.beta_slow)
+        check_number("beta_fast", self.beta_fast, at_least=self.beta_slow)
         check_bool("truncate", self.truncate)
         check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
         for name in ("mscale", "mscale_all_dim"):
@@ -186,6 +186,8 @@ class YaRN(Scaling):
         """How much of its own frequency each pair keeps: 1 for all of it, 0 for ``1/factor`` of it."""
         if self.dialect == "paper":
             turns = self.original_max_position * frequencies(base, dim, device) / (2 * math.pi)
+            if self.beta_fast == self.beta_slow:  # Kimi K2: a step, where the others ramp
+                return (turns >= self.beta_slow).double()
             return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
         low, high = self._ramp_ends(base, dim)
         # The dialects differ only where a tiny original length leaves the ramp empty or reversed.
@@ -270,7 +272,8 @@ class Llama3(Scaling):
     """Llama 3.1's scaling: long wavelengths divided by ``factor``, short ones kept, between blended.
 
     A pair is kept if it turns at least ``high_freq_factor`` times within the original length and
-    divided if it turns at most ``low_freq_factor`` times (Meta, llama-models, 2024).
+    divided if it turns at most ``low_freq_factor`` times (Meta, llama-models, 2024). Where the two are
+    equal, as in Llama 4, nothing is blended.
     """
 
     factor: float
@@ -281,14 +284,17 @@ class Llama3(Scaling):
     def __post_init__(self) -> None:
         check_number("factor", self.factor, at_least=1)
         check_number("low_freq_factor", self.low_freq_factor, above=0)
-        check_number("high_freq_factor", self.high_freq_factor, above=self.low_freq_factor)
+        check_number("high_freq_factor", self.high_freq_factor, at_least=self.low_freq_factor)
         check_positive_int("original_max_position", self.original_max_position)
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         plain = frequencies(base, dim, device)
         turns = self.original_max_position * plain / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor
-        kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
+        if span == 0:  # Llama 4: a step where the others blend
+            kept = (turns >= self.low_freq_factor).double()
+        else:
+            kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
         return (1 - kept) * plain / self.factor + kept * plain
 
 

@@ -340,13 +340,13 @@ CASES: list[tuple] = [
         "YaRN's betas reversed",
         lambda: scaled(**_YARN, beta_fast=1, beta_slow=32),
         ConfigError,
-        r"rope_scaling.beta_fast must be greater than beta_slow 32, got 1",
+        r"rope_scaling.beta_fast must be at least beta_slow 32, got 1",
     ),
     (
         "Llama 3's ends reversed",
         lambda: scaled(rope_type="llama3", factor=8.0, low_freq_factor=4, high_freq_factor=1),
         ConfigError,
-        r"rope_scaling.high_freq_factor must be greater than low_freq_factor 4, got 1",
+        r"rope_scaling.high_freq_factor must be at least low_freq_factor 4, got 1",
     ),
     (
         "too few divisors",
@@ -574,5 +574,26 @@ CASES: list[tuple] = [
         lambda: mrope_positions(types, [(1, 2, 4)], style="qwen2_5_vl", seconds_per_grid=[1.0]),
         ValueError,
         r"seconds_per_grid must have one number for each video, got 1 for 0",
+    ),
+]
+
+CASES += [
+    (
+        "GPT-J without rotation",
+        lambda: read("gptj", rotary=False),
+        ConfigError,
+        r"rotary must be True, this model's code knows no other, got False",
+    ),
+    (
+        "a pattern of other letters",
+        lambda: read("exaone4", sliding_window_pattern="LXG"),
+        ConfigError,
+        r"sliding_window_pattern must be a number or made of L and G, got 'LXG'",
+    ),
+    (
+        "tuned by a word",
+        lambda: read("llama4_text", attn_temperature_tuning="yes"),
+        ConfigError,
+        r"attn_temperature_tuning must be true or false, got 'yes'",
     ),
 ]

@@ -35,6 +35,7 @@ _SECTIONS = {"rope_type": "default", "mrope_section": [4, 2, 2]}
 CHANGES: dict[str, dict[str, Any]] = {
     "gemma4_text": {"global_head_dim": 32},
     "cwm": {"bos_token_id": 1},
+    "mllama_text_model": {"bos_token_id": 1, "cross_attention_layers": [3]},
     "gpt_oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
     "qwen2_vl_text": {"rope_parameters": _SECTIONS},
     "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},

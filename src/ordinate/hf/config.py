@@ -52,14 +52,14 @@ def from_config(
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
         close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
         raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
-    outer, (path, values, model_type) = values, text_settings(values, family)
+    path, values, model_type = text_settings(values, family)
     found = FAMILIES[model_type]
     reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
     reader.skip("model_type", *found.ignored)
+    for key, value in found.fixed.items():
+        reader.fixed(key, value)
     draft = found.read(reader, found, dialect)
     reader.refuse_rest()
-    if path:
-        Reader(outer).refuse_rest()
     return Plan(
         found.name,
         model_type,
@@ -86,6 +86,12 @@ def text_settings(
         named = text.get("model_type")
         known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
         if known or within is not None or any(key in text for key in TEXT_PARTS):
+            around = {
+                key: value for key, value in values.items() if key not in text or text[key] != value
+            }
+            Reader(
+                around, path=path
+            ).refuse_rest()  # what stands around the text model and concerns positions
             return text_settings(text, None if known else within, f"{path}{inner}.")
         raise ConfigError(
             f"{path}{inner}.model_type must be a family that ordinate reads, got {short(named)}"

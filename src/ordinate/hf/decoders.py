@@ -13,8 +13,8 @@ from .rope import Dialect, RopeSource, read_rope, rope_parts
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
-#: Layers that mix tokens by other means than softmax attention, and need no encoding.
-RECURRENT = frozenset({"linear_attention", "conv", "mamba", "mamba2", "recurrent"})
+#: Layers that mix tokens by other means than self-attention, and need no encoding.
+RECURRENT = frozenset({"linear_attention", "conv", "mamba", "mamba2", "recurrent", "cross_attention"})
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
 
 def read_window(reader: Reader) -> int | None:
     """``sliding_window``, unless ``use_sliding_window`` turns it off."""
+    reader.skip("max_window_layers")  # read where a family counts by it
     used = reader.boolean("use_sliding_window", "whether windows are used", None)
     window = reader.integer("sliding_window", "keys a query sees in windowed layers", None, least=0)
     return window if window and used is not False else None

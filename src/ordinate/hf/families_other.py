@@ -27,6 +27,8 @@ _T5 = {
 }  # fmt: skip
 _BUCKETS = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 _WIDTH = {"hidden_size": "d_model"}
+# Written by the first versions of these models' code, read by none.
+_BART_OLD = ("static_position_embeddings", "extra_pos_embeddings")
 
 # How codes are added. BERT counts from 0; RoBERTa from the row after the padding's, within its rows;
 # BART and OPT have two rows more than positions; M2M100 computes its sinusoids from the padding's row on.
@@ -66,15 +68,15 @@ OTHER: Mapping[str, Family] = MappingProxyType({
         {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}),
     # T5
     "t5": Family("T5", read_t5, {"num_attention_heads": 8, "num_hidden_layers": 6, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules()),
+        _T5, rules=T5Rules(), ignored=("n_positions",)),
     "mt5": Family("mT5", read_t5, {"num_attention_heads": 6, "num_hidden_layers": 8, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules()),
+        _T5, rules=T5Rules(), ignored=("n_positions",)),
     "umt5": Family("UMT5", read_t5,
         {"num_attention_heads": 6, "num_hidden_layers": 8, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules(own_tables=True)),
+        _T5, rules=T5Rules(own_tables=True), ignored=("n_positions",)),
     "switch_transformers": Family("Switch Transformers", read_t5,
         {"num_attention_heads": 12, "num_hidden_layers": 12, "num_decoder_layers": 12, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules()),
+        _T5, rules=T5Rules(), ignored=("n_positions",)),
     # Learned tables, one stack
     "bert": Family("BERT", read_table, _sizes(768, 12, 12, 512), rules=_BERT),
     "bert-generation": Family("BERT", read_table, _sizes(1024, 16, 24, 512), rules=_BERT),
@@ -112,18 +114,22 @@ OTHER: Mapping[str, Family] = MappingProxyType({
         rules=TableRules("endpoint", offset=2, causal=True)),
     "ctrl": Family("CTRL", read_table, _sizes(1280, 16, 48, 256), _GPT, rules=TableRules("half", causal=True)),
     # Two stacks
-    "bart": Family("BART", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH, rules=_BART),
-    "mbart": Family("mBART", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH, rules=_BART),
-    "plbart": Family("PLBART", read_two_stacks, _stacks(768, (12, 12), (6, 6), 1024), _WIDTH, rules=_BART),
-    "mvp": Family("MVP", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH, rules=_BART),
+    "bart": Family("BART", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
+        rules=_BART, ignored=_BART_OLD),
+    "mbart": Family("mBART", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
+        rules=_BART, ignored=_BART_OLD),
+    "plbart": Family("PLBART", read_two_stacks, _stacks(768, (12, 12), (6, 6), 1024), _WIDTH,
+        rules=_BART, ignored=_BART_OLD),
+    "mvp": Family("MVP", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
+        rules=_BART, ignored=_BART_OLD),
     "blenderbot": Family("Blenderbot", read_two_stacks, _stacks(2560, (32, 32), (2, 24), 128), _WIDTH,
         rules=_ENCODER),
     "blenderbot-small": Family("Blenderbot", read_two_stacks, _stacks(512, (16, 16), (8, 8), 512), _WIDTH,
         rules=_ENCODER),
     "marian": Family("Marian", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
-        rules=_SINES_FIRST, ignored=("static_position_embeddings",)),
+        rules=_SINES_FIRST, ignored=_BART_OLD),
     "pegasus": Family("Pegasus", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
-        rules=_SINES_FIRST, ignored=("static_position_embeddings",)),
+        rules=_SINES_FIRST, ignored=_BART_OLD),
     "m2m_100": Family("M2M100", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024, pad_token_id=1), _WIDTH,
         rules=_M2M),
     "nllb-moe": Family("NLLB", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024, pad_token_id=1), _WIDTH,

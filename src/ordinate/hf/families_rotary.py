@@ -29,6 +29,7 @@ from .latent import read_latent
 from .minimind import read_minimind
 from .rope import RopeRules
 from .special import (
+    exaone_layers,
     gemma4_head_dims,
     gemma4_layers,
     gemma_causal,
@@ -36,6 +37,7 @@ from .special import (
     llama4_layers,
     llama4_temperature,
     mistral_temperature,
+    mllama_layers,
     modernbert_layers,
     modernbert_window,
     qwen2_moe_layers,
@@ -47,6 +49,7 @@ _GPT = {
     "max_position_embeddings": "n_positions",
 }  # fmt: skip
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+_GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True}
 _HALVES = RopeRules()
 _PAIRS = RopeRules("interleaved")
 _LATENT = RopeRules("interleaved", "deepseek")
@@ -79,9 +82,11 @@ def _plain(
     rope: RopeRules = _HALVES,
     rules: DecoderRules | None = None,
     ignored: tuple[str, ...] = (),
+    fixed: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Family:
-    return Family(name, read_decoder, _sizes(*sizes, **more), rope=rope, rules=rules, ignored=ignored)
+    sized = _sizes(*sizes, **more)
+    return Family(name, read_decoder, sized, rope=rope, rules=rules, ignored=ignored, fixed=fixed)
 
 
 _GPT_OSS = {
@@ -180,18 +185,21 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "olmo3": _plain("OLMo 3", 4096, 32, 32, 2048, 500000.0,
         rules=DecoderRules(every(4), scaled_types=(FULL,)), sliding_window=4096),
     "cohere2": _plain("Cohere 2", 8192, 64, 40, 8192, 10000.0, rope=_PAIRS,
-        rules=DecoderRules(every(4, "sliding_window_pattern"), rotates=windowed_rotation), sliding_window=4096),
+        rules=DecoderRules(every(4, "sliding_window_pattern"), rotates=windowed_rotation), sliding_window=4096,
+        fixed={"position_embedding_type": "rope_gptj", "rotary_pct": 1.0,
+               "order_of_interleaved_layers": "local_attn_first"}),
     "exaone4": _plain("EXAONE 4", 4096, 32, 32, 2048, 10000.0,
-        rules=DecoderRules(every(4, "sliding_window_pattern"), rotates=windowed_rotation), sliding_window=4096),
+        rules=DecoderRules(exaone_layers, rotates=windowed_rotation), sliding_window=4096),
     "exaone_moe": _plain("EXAONE MoE", 4096, 32, 32, 2048, 10000.0,
-        rules=DecoderRules(every(4, "sliding_window_pattern"), rotates=windowed_rotation), sliding_window=4096),
+        rules=DecoderRules(exaone_layers, rotates=windowed_rotation), sliding_window=4096),
     "afmoe": _plain("AFM MoE", 2048, 16, 32, 16384, 10000.0, 128,
         rules=DecoderRules(every(4, "global_attn_every_n_layers"), rotates=only_windowed), sliding_window=1024),
     "cwm": _plain("CWM", 6144, 48, 64, 131072, 1000000.0, 128, rules=DecoderRules(first_of(4)),
         sliding_window=8192, rope_parameters=_CWM),
     "modernbert": _plain("ModernBERT", 768, 12, 22, 8192, 160000.0, local_rope_theta=10000.0, local_attention=128,
         rules=DecoderRules(modernbert_layers, scaled_types=(FULL, SLIDING), window=modernbert_window, causal=False,
-            theta={FULL: "global_rope_theta", SLIDING: "local_rope_theta"}), global_rope_theta=160000.0),
+            theta={FULL: "global_rope_theta", SLIDING: "local_rope_theta"}), global_rope_theta=160000.0,
+        ignored=("position_embedding_type",)),
     # Layers without rotation
     "smollm3": _plain("SmolLM3", 2048, 16, 36, 32768, 2000000.0, use_sliding_window=False,
         rules=DecoderRules(smollm3_layers, rotates=listed_rotation)),
@@ -206,6 +214,8 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
         rope=_QWEN3_5, rules=DecoderRules(every(4, "full_attention_interval", others=_LINEAR))),
     "qwen3_5_moe_text": _plain("Qwen 3.5 MoE", 2048, 16, 40, 32768, 10000.0, 256, partial_rotary_factor=0.25,
         rope=_QWEN3_5, rules=DecoderRules(every(4, "full_attention_interval", others=_LINEAR))),
+    "mllama_text_model": _plain("Llama 3.2 Vision", 4096, 32, 40, 131072, 500000.0, rules=DecoderRules(mllama_layers),
+        cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
     "lfm2": _plain("LFM2", 2560, 32, 32, 128000, 1000000.0, rules=DecoderRules(by_index)),
     # Part of each head
     "gpt_neox": Family("GPT-NeoX", read_decoder,
@@ -219,8 +229,10 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "glm4_moe": _plain("GLM-4 MoE", 4096, 96, 46, 131072, 10000.0, partial_rotary_factor=0.5),
     "minimax_m2": _plain("MiniMax M2", 3072, 48, 62, 196608, 5000000.0, 128),
     # Neighbouring channels form a pair
-    "gptj": Family("GPT-J", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS),
-    "codegen": Family("CodeGen", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS),
+    "gptj": Family("GPT-J", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS,
+        fixed=_GPTJ_FIXED),
+    "codegen": Family("CodeGen", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS,
+        fixed=_GPTJ_FIXED),
     "glm": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),
     "glm4": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),
     "cohere": _plain("Cohere", 8192, 64, 40, 8192, 500000.0, rope=_PAIRS),

@@ -33,6 +33,7 @@ class Family:
         keys: Our names → the family's, where they differ.
         rope: What its rotation does that the config does not say.
         ignored: Keys that sound like positions and say nothing about them in this family.
+        fixed: Keys that its files have and its code does not read, and the one value that is true of it.
         rules: What its code does that the config does not say; what kind depends on ``read``.
     """
 
@@ -42,6 +43,7 @@ class Family:
     keys: Mapping[str, str] = field(default_factory=dict)
     rope: RopeRules = field(default_factory=RopeRules)
     ignored: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     rules: Any = None
 
 

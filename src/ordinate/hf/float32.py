@@ -89,6 +89,8 @@ def _llama3(scaling: Llama3, inv_freq: Tensor) -> Tensor:
     original, factor = scaling.original_max_position, scaling.factor
     wavelengths = 2 * math.pi / inv_freq
     is_long, is_short = wavelengths > original / low, wavelengths < original / high
+    if low == high:  # nothing lies between, and the quotient below would be 0/0
+        return torch.where(is_long, inv_freq / factor, inv_freq)
     kept = (original / wavelengths - low) / (high - low)
     blended = (1 - kept) * inv_freq / factor + kept * inv_freq
     return torch.where(is_long, inv_freq / factor, torch.where(is_short, inv_freq, blended))

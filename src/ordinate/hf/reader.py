@@ -29,7 +29,7 @@ _CONCERNS_POSITIONS = re.compile(
 _UNCONCERNED = re.compile(
     r"^(mlp_layer_types|mtp_.*|.*_dropout|.*dropout.*|.*_token_id|.*_token_index|.*_token|index_.*"
     r"|indexer_.*|memory_.*|window_layers_unused|tokenizer_.*|use_cache|.*_loss_.*|vision_.*|image_.*"
-    r"|video_.*|audio_.*|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
+    r"|video_.*|audio_.*|position_id_per_seconds|seconds_per_chunk|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
 )
 
 _MISSING: Any = object()
@@ -238,6 +238,15 @@ class Reader:
     def skip(self, *keys: str) -> None:
         """Keys that are understood and need no reading."""
         self.used |= {name for key in keys for name in (key, self.name(key))}
+
+    def fixed(self, key: str, expected: Any) -> None:
+        """A key whose value must be this one, where it is given."""
+        self.skip(key)
+        if self.has(key) and self.peek(key) != expected:
+            raise ConfigError(
+                f"{self.spelled(key)} must be {short(expected)}, this model's code knows no other, "
+                f"got {short(self.peek(key))}"
+            )
 
     def warn(self, sentence: str) -> None:
         if sentence not in self.warnings:

@@ -172,10 +172,13 @@ def _rotary_dim(source: RopeSource, proportional: bool) -> tuple[int, float]:
     turning = model.integer("rotary_dim", "channels of a head that turn", None, most=MOST_CHANNELS)
     name, given = model.spelled("rotary_dim"), turning
     fraction = 1.0
+    whole = part.peek("partial_rotary_factor") is None and model.peek("partial_rotary_factor") is None
     if turning is None or part.peek("partial_rotary_factor") is not None:
         name, given = _fraction(part, model)
         fraction = Reader.checked_number(name, given, above=0, least=None, most=1)
         turning = source.head_dim if proportional else int(source.head_dim * fraction)
+        if whole or turning == source.head_dim:
+            name, given = model.spelled("head_dim"), source.head_dim
     else:
         model.skip("partial_rotary_factor")
         part.skip("partial_rotary_factor")
@@ -309,9 +312,9 @@ def _yarn(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Sc
         "beta_slow", "pairs that turn less often are interpolated", 1.0, above=0, most=1e9
     )
     truncate = part.boolean("truncate", "whether the ramp's ends are rounded to whole pairs", None)
-    if fast <= slow:
+    if fast < slow:
         raise ConfigError(
-            f"{part.spelled('beta_fast')} must be greater than beta_slow {slow:g}, got {fast:g}"
+            f"{part.spelled('beta_fast')} must be at least beta_slow {slow:g}, got {fast:g}"
         )
     if truncate is None:
         truncate = dialect != "gpt-oss"
@@ -358,9 +361,9 @@ def _llama3(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> 
     part = source.part
     low = part.number("low_freq_factor", "pairs that turn less often are divided", above=0, most=1e9)
     high = part.number("high_freq_factor", "pairs that turn more often are kept", above=0, most=1e9)
-    if high <= low:
+    if high < low:
         raise ConfigError(
-            f"{part.spelled('high_freq_factor')} must be greater than low_freq_factor {low:g}, got {high:g}"
+            f"{part.spelled('high_freq_factor')} must be at least low_freq_factor {low:g}, got {high:g}"
         )
     return Llama3(_factor(part), low, high, _original(source))
 

@@ -31,7 +31,11 @@ def llama4_layers(reader: Reader, count: int) -> list[str]:
 def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Temperature | None:
     every_so_many = reader.integer("floor_scale", "queries grow once in so many positions")
     scale = reader.number("attn_scale", "how much queries grow with the logarithm", least=0, most=1e6)
-    tuned = reader.boolean("attn_temperature_tuning", "whether queries grow with their position")
+    tuned = reader.ask("attn_temperature_tuning", "whether queries grow with their position")
+    if not isinstance(tuned, int):  # true or false; the first files say 4, and mean true
+        raise ConfigError(
+            f"{reader.spelled('attn_temperature_tuning')} must be true or false, got {short(tuned)}"
+        )
     return Temperature(scale, every_so_many, start=1) if tuned else None
 
 
@@ -46,6 +50,29 @@ def mistral_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> T
         return None
     period = part.integer("original_max_position_embeddings", "queries grow once in so many positions")
     return Temperature(beta, period)
+
+
+def exaone_layers(reader: Reader, count: int) -> list[str]:
+    """EXAONE 4: ``sliding_window_pattern`` is a number as elsewhere, or a word such as LLLG, repeated."""
+    pattern = reader.peek("sliding_window_pattern")
+    if not isinstance(pattern, str):
+        return every(4, "sliding_window_pattern")(reader, count)
+    reader.ask("sliding_window_pattern", "L for a windowed layer, G for one that sees everything")
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise ConfigError(
+            f"{reader.spelled('sliding_window_pattern')} must be a number or made of L and G, got {short(pattern)}"
+        )
+    return [SLIDING if pattern[index % len(pattern)] == "L" else FULL for index in range(count)]
+
+
+def mllama_layers(reader: Reader, count: int) -> list[str]:
+    """Llama 3.2 Vision: the listed layers attend to images alone."""
+    listed = reader.sequence("cross_attention_layers", "layers that attend to images alone")
+    for place, index in enumerate(listed):
+        Reader.checked_integer(
+            f"{reader.spelled('cross_attention_layers')}[{place}]", index, 0, MOST_LAYERS
+        )
+    return ["cross_attention" if index in set(listed) else FULL for index in range(count)]
 
 
 def gemma4_layers(reader: Reader, count: int) -> list[str]:
