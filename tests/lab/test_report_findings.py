@@ -39,7 +39,7 @@ def test_an_arm_that_broke_on_the_way_does_not_hold_at_the_end(tmp_path):
     write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
     change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.5})
     assert verdict(summary_of(tmp_path).arms[0], 512) == "close"
-    assert headline(summary_of(tmp_path)) == "None surely holds at 8× the length it was trained on."
+    assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
 
 
 def test_seeds_that_disagree_widen_the_error_of_a_rise(tmp_path):
@@ -71,7 +71,7 @@ def test_a_difference_within_the_spread_of_seeds_is_no_difference(tmp_path):
     for seed, loss in enumerate((1.0, 1.1, 1.2)):
         change_losses(tmp_path / f"runs/none-{seed}", dict.fromkeys(LENGTHS, loss + 0.06))
     assert said(tmp_path)["In length"].endswith(
-        "differences that seeds explain: none is better than another."
+        "with these seeds no arm can be called better than another."
     )
 
 
@@ -118,7 +118,10 @@ def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     text = said(tmp_path)["Training"]
     assert "Still learning, so not at their best" in text
     assert "none (−78" in text
-    assert "No better than the baseline, byte bigram (2.470 nats per token), so hardly trained: none." in text
+    assert (
+        "No better than the baseline, byte bigram (2.470 nats per token), so hardly trained: none."
+        in text
+    )
 
 
 def test_diverged_and_left_out_runs_are_said(tmp_path):
@@ -137,6 +140,38 @@ def test_tasks_are_judged_by_right_answers(tmp_path):
     assert "alibi (98 → 94 % right)" in text["Length"]
     assert "rope leaves after 1.2× (98 → 0 % right)" in text["Length"]
     assert "accuracies run from 98.0 %" in text["In length"]
+
+
+def test_an_arm_that_has_not_learned_its_task_holds_nothing(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], accuracy=True, extensions=())
+    for seed in range(3):
+        rewrite(
+            tmp_path / f"runs/alibi-{seed}",
+            lambda line: {**line, "accuracy": 0.5} if line["kind"] == "evaluation" else line,
+        )
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "not learned"
+    assert summary_of(tmp_path).arms[0].stretch == "not learned"
+    assert "so there is nothing to hold: alibi (50.0 % right)." in said(tmp_path)["Length"]
+    assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
+
+
+def test_a_flat_loss_no_better_than_the_baseline_is_not_holding(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/alibi-0", dict.fromkeys(LENGTHS, 2.48))
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "not learned"
+    change_losses(tmp_path / "runs/alibi-0", dict.fromkeys(LENGTHS, 2.46))
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "holds"
+
+
+def test_the_headline_says_when_an_arm_was_stopped_early(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], seeds=(0,))
+    assert "finished learning" not in headline(summary_of(tmp_path))
+
+    def cut_short(line):
+        return {**line, "loss": 9.0} if line["kind"] == "validation" and line["step"] < 400 else line
+
+    rewrite(tmp_path / "runs/rope-0", cut_short)
+    assert headline(summary_of(tmp_path)).endswith("Not all had finished learning.")
 
 
 def test_one_length_alone_is_reported_without_talk_of_stretching(tmp_path):

@@ -28,7 +28,8 @@ The same records give the same bytes.
 """
 
 # The columns a terminal has room for; the page has them all.
-_SHOWN = ("stretch", "rise", "accuracy", "in_length_loss", "in_length_accuracy", "gain")
+_OF_TEXT = ("stretch", "rise", "in_length_loss", "gain")
+_OF_TASKS = ("stretch", "accuracy", "in_length_accuracy")
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +82,8 @@ def print_report(console: Console, report: Report) -> None:
     narrative, summary = report.narrative, report.summary
     console.print(f"[bold]{escape(narrative.title)}[/]")
     console.print(Text(narrative.headline + "\n"))
-    columns = [column for column in narrative.columns if column.key in _SHOWN]
+    shown = _OF_TASKS if summary.by_accuracy else _OF_TEXT
+    columns = [column for column in narrative.columns if column.key in shown]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("encoding", overflow="fold")
     for column in columns:

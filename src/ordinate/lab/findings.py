@@ -52,23 +52,30 @@ def headline(summary: Summary) -> str:
     if len(summary.lengths) < 2:
         return "Trained and tested at one length."
     if not holding:
-        return f"None surely holds at {factor} the length it was trained on."
+        return f"No arm surely holds at {factor} the length it was trained on."
     others = len(summary.arms) - len(holding)
     verb = "holds" if len(holding) == 1 else "hold"
     rest = f"; {words.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
-    return f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
+    text = f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
+    return f"{text} Not all had finished learning." if _stopped_early(summary) else text
+
+
+def _stopped_early(summary: Summary) -> dict[str, float]:
+    """Arms that were still learning, and the share of the loss that the end of training took away."""
+    settled = {arm.label: arm.settled.mean for arm in summary.arms if arm.settled is not None}
+    return {label: share for label, share in settled.items() if share > STILL_LEARNING}
 
 
 # Length
 
 
-Verdict = Literal["holds", "breaks", "close", "refused", "unknown"]
+Verdict = Literal["holds", "breaks", "close", "refused", "not learned", "unknown"]
 
 
 def _verdicts(summary: Summary) -> dict[Verdict, list[Arm]]:
     """Every arm by what it does at the longest length."""
     sorted_: dict[Verdict, list[Arm]] = {
-        "holds": [], "breaks": [], "close": [], "refused": [], "unknown": [],
+        "holds": [], "breaks": [], "close": [], "refused": [], "not learned": [], "unknown": [],
     }  # fmt: skip
     for arm in summary.arms:
         sorted_[verdict(arm, summary.lengths[-1])].append(arm)
@@ -83,6 +90,8 @@ def verdict(arm: Arm, length: int) -> Verdict:
     start = arm.in_length
     if one is None or start is None or one.loss is None:
         return "unknown"
+    if not arm.learned:
+        return "not learned"  # what was never there cannot be lost
     if one.accuracy is not None and start.accuracy is not None:
         fall = start.accuracy.mean - one.accuracy.mean - ACCURACY_FALL
         found = _side(fall, max(accuracy_margin(start), accuracy_margin(one)))
@@ -136,6 +145,11 @@ def _length(summary: Summary) -> str:
     if groups["close"]:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["close"]]
         parts.append(f"Too close to that limit to say: {words.listed(named)}.")
+    if groups["not learned"]:
+        named = [f"{arm.label} ({_at_home(arm)})" for arm in groups["not learned"]]
+        parts.append(
+            f"Not learned at the training length, so there is nothing to hold: {words.listed(named)}."
+        )
     for arm in groups["refused"]:
         refusal = arm.refusal
         if refusal is not None:
@@ -146,7 +160,12 @@ def _length(summary: Summary) -> str:
 
 
 def _leaves(arm: Arm) -> str:
-    return "already at the training length" if arm.stretch == "none" else f"after {arm.stretch}"
+    return "already at the training length" if arm.stretch == "< 1×" else f"after {arm.stretch}"
+
+
+def _at_home(arm: Arm) -> str:
+    one = arm.in_length
+    return _result(one) if one is not None else words.NOTHING
 
 
 def _change(arm: Arm, length: int) -> str:
@@ -177,7 +196,7 @@ def _in_length(summary: Summary) -> str:
     behind = [label for label in others if differ(found[best], found[label], len(others))]
     level = [label for label in others if label not in behind]
     if not behind:
-        return f"{text}, differences that seeds explain: none is better than another."
+        return f"{text}; with these seeds no arm can be called better than another."
     clear = f"{best} is ahead of {words.listed(behind)} by more than seeds explain"
     rest = f", not of {words.listed(level)}" if level else ""
     return f"{text}. {clear}{rest}."
@@ -290,19 +309,15 @@ def _training(summary: Summary) -> str:
     if diverged:
         parts.append(f"Diverged, and left out of every mean: {words.listed(diverged)}.")
     parts += [_baseline(summary, name, loss) for name, loss in summary.baselines.items()]
-    settled = {arm.label: arm.settled.mean for arm in summary.arms if arm.settled is not None}
-    early = [
-        f"{label} ({words.percent(-share)})"
-        for label, share in settled.items()
-        if share > STILL_LEARNING
-    ]
+    settled = [arm.settled.mean for arm in summary.arms if arm.settled is not None]
+    early = [f"{label} ({words.percent(-share)})" for label, share in _stopped_early(summary).items()]
     if early:
         parts.append(
             "Still learning, so not at their best: the last fifth of training changed the validation loss "
             f"of {words.listed(early)}."
         )
     elif settled:
-        largest = max(settled.values())
+        largest = max(settled)
         parts.append(
             "No arm was cut short: the last fifth of training lowered no validation loss by more than "
             f"{max(largest, 0.0) * 100:.1f} %."

@@ -14,6 +14,7 @@ _NEEDED = {
     "train": ("step", "loss", "grad_norm"),
     "validation": ("step", "loss"),
     "evaluation": ("length", "loss", "loss_error", "last_loss", "windowed_loss", "positions", "refused"),
+    "baseline": ("loss",),
     "cost": ("parameters", "encoding_parameters", "tokens_per_second"),
 }
 

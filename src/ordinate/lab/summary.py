@@ -17,6 +17,9 @@ from .records import Metric
 LOSS_RISE = 0.10
 #: On tasks that are right or wrong, the accuracy may fall this much.
 ACCURACY_FALL = 0.10
+#: On such tasks, a model must be right this often at the training length before it has anything to lose;
+#: guessing is right half the time at most.
+LEARNED = 0.75
 #: A gradient norm this many times the median of the logged ones before it is a spike.
 SPIKE = 4.0
 _SPIKE_WINDOW = 20
@@ -69,7 +72,7 @@ class Stretch:
 
     def __str__(self) -> str:
         if self.end == "at once":
-            return "none"
+            return "< 1×"
         number = f"{self.factor:.0f}" if self.factor >= 10 else f"{self.factor:.2g}"
         words = {
             "crossed": f"{number}×",
@@ -86,6 +89,8 @@ class Arm:
     Attributes:
         extension: What was put on the trained model for evaluation alone, or None.
         diverged: Seeds whose loss is not a number; they are named and left out of every mean.
+        learned: Whether the model, as it was trained, does at its training length what it was trained for:
+            better than the baseline and, on tasks, right often enough. If not, it has no reach.
         training, validation: ``(step, loss)`` while training.
         spikes: Over the seeds, gradient-norm spikes and logged steps.
         settled: How much of the validation loss the last fifth of training still took away.
@@ -95,6 +100,7 @@ class Arm:
     extension: str | None
     seeds: tuple[int, ...]
     diverged: tuple[int, ...]
+    learned: bool
     train_length: int
     evaluations: tuple[Evaluation, ...]
     stretches: tuple[Stretch, ...]
@@ -138,6 +144,8 @@ class Arm:
     @property
     def stretch(self) -> str:
         """The stretch over the seeds: one factor, or the range of them."""
+        if not self.learned:
+            return "not learned"
         if not self.stretches:
             return "–"
         ordered = sorted(self.stretches, key=lambda one: one.factor)
@@ -207,6 +215,7 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
     diverged = tuple(seed for seed, start in starts.items() if start and _is_broken(start))
     sound = [run for run in runs if run.seed not in diverged]
     kept = {run.seed: tables[run.seed] for run in sound if run.seed in tables}
+    learned = _has_learned([start for run in sound if (start := starts[run.seed])], sound)
     costs = [run.of_kind("cost")[-1] for run in runs if run.of_kind("cost")]
     memory = [cost["peak_memory_bytes"] for cost in costs if cost.get("peak_memory_bytes")]
     return Arm(
@@ -214,12 +223,13 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
         extension=extension,
         seeds=tuple(kept),
         diverged=diverged,
+        learned=learned,
         train_length=train_length,
         evaluations=_merge(kept or tables, starts),
         stretches=tuple(
             _stretch(table, start)
             for seed, table in kept.items()
-            if (start := starts[seed]) is not None and finite(start["loss"]) is not None
+            if learned and (start := starts[seed]) is not None and finite(start["loss"]) is not None
         ),
         training=_curve(sound, "train"),
         validation=_curve(sound, "validation"),
@@ -235,6 +245,16 @@ def _evaluations_of(run: Run, extension: str | None) -> dict[int, Metric]:
     """Length → record, of the last time it was evaluated."""
     found = [one for one in run.of_kind("evaluation") if one.get("extension") == extension]
     return {int(one["length"]): one for one in sorted(found, key=lambda one: int(one["length"]))}
+
+
+def _has_learned(starts: Sequence[Metric], runs: Sequence[Run]) -> bool:
+    """Whether the mean in-length evaluation is that of a model which has learned its task."""
+    baselines = [one["loss"] for run in runs for one in run.of_kind("baseline") if finite(one["loss"])]
+    loss = Estimate.of(finite(start["loss"]) for start in starts)
+    right = Estimate.of(finite(start.get("accuracy")) for start in starts)
+    if right is not None and right.mean < LEARNED:
+        return False
+    return loss is None or not baselines or loss.mean < min(baselines)
 
 
 def _is_broken(one: Metric) -> bool:

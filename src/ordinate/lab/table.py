@@ -123,6 +123,7 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
         "type": _type(arm).text,
         "seeds": list(arm.seeds),
         "diverged_seeds": list(arm.diverged),
+        "learned": arm.learned,
         "parameters": arm.cost.get("parameters"),
         "encoding_parameters": arm.cost.get("encoding_parameters"),
         "operations": arm.cost.get("operations"),
