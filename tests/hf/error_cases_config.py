@@ -597,3 +597,18 @@ CASES += [
         r"attn_temperature_tuning must be true or false, got 'yes'",
     ),
 ]
+
+CASES += [
+    (
+        "axes left out",
+        lambda: read("qwen2_vl_text", head_dim=64),
+        ConfigError,
+        r"rope_parameters.mrope_section must be given for 32 pairs, the model's code assumes \(16, 24, 24\), got nothing",
+    ),
+    (
+        "a scaling GPT-J does not know",
+        lambda: read("gptj", rope_scaling={"type": "linear", "factor": 2.0}),
+        ConfigError,
+        r"rope_scaling.type must be one of default, got 'linear'",
+    ),
+]

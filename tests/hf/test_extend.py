@@ -301,3 +301,17 @@ def test_help_ends_with_examples_that_run(config, capsys, monkeypatch):
 
 def test_hf_offers_it():
     assert hf.extend is extend
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "words"),
+    [
+        ("phi3", "yarn", "rope_scaling.short_factor must be given"),
+        ("phi3", "linear", "rope_scaling.rope_type must be one of default, longrope, got 'linear'"),
+        ("gptj", "yarn", "rope_scaling.rope_type must be one of default, got 'yarn'"),
+        ("gptj", "ntk", "rope_theta must be 10000.0, this model's code knows no other"),
+    ],
+)
+def test_what_a_models_code_would_not_read_is_not_written(name: str, method: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        extend({"model_type": name}, 32768, method)

@@ -49,7 +49,10 @@ _GPT = {
     "max_position_embeddings": "n_positions",
 }  # fmt: skip
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-_GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True}
+# Their code writes the base down and knows no scaling.
+_GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True, "rope_theta": 10000.0}
+_GPTJ = RopeRules("interleaved", kinds=("default",))
+_PHI3 = RopeRules(aliases={"yarn": "longrope"}, kinds=("default", "longrope"))
 _HALVES = RopeRules()
 _PAIRS = RopeRules("interleaved")
 _LATENT = RopeRules("interleaved", "deepseek")
@@ -149,9 +152,9 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "qwen3_moe": _plain("Qwen 3 MoE", 2048, 32, 24, 32768, 10000.0, rules=_WINDOW_IN_ALL,
         sliding_window=4096, use_sliding_window=False),
     "phi3": _plain("Phi-3", 3072, 32, 32, 4096, 10000.0, rules=_WINDOW_IN_ALL,
-        rope=RopeRules(aliases={"yarn": "longrope"}), original_max_position_embeddings=4096),
+        rope=_PHI3, original_max_position_embeddings=4096),
     "phi4_multimodal": _plain("Phi-4 multimodal", 3072, 32, 32, 131072, 10000.0, rules=_WINDOW_IN_ALL,
-        rope=RopeRules(aliases={"yarn": "longrope"}), original_max_position_embeddings=4096),
+        rope=_PHI3, original_max_position_embeddings=4096),
     "ministral": _plain("Ministral", 4096, 32, 32, 131072, 10000.0, rules=DecoderRules(full_or_sliding),
         sliding_window=4096),
     "ministral3": _plain("Ministral 3", 4096, 32, 34, 262144, 10000.0, 128, rope_parameters=_MINISTRAL3,
@@ -229,9 +232,9 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "glm4_moe": _plain("GLM-4 MoE", 4096, 96, 46, 131072, 10000.0, partial_rotary_factor=0.5),
     "minimax_m2": _plain("MiniMax M2", 3072, 48, 62, 196608, 5000000.0, 128),
     # Neighbouring channels form a pair
-    "gptj": Family("GPT-J", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS,
+    "gptj": Family("GPT-J", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _GPTJ,
         fixed=_GPTJ_FIXED),
-    "codegen": Family("CodeGen", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _PAIRS,
+    "codegen": Family("CodeGen", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _GPTJ,
         fixed=_GPTJ_FIXED),
     "glm": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),
     "glm4": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),

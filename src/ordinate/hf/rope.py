@@ -33,6 +33,7 @@ class RopeRules:
         section_layout: How the axes of M-RoPE are dealt to the pairs.
         sections: The axes' pairs, where the config does not list them.
         aliases: Names of scalings that stand for others in this family alone.
+        kinds: The kinds of scaling that its code takes; by default all.
         fixed_alpha: ``alpha`` beside dynamic scaling stretches the base once and for all (HunYuan).
     """
 
@@ -41,6 +42,7 @@ class RopeRules:
     section_layout: Literal["chunked", "interleaved"] = "chunked"
     sections: tuple[int, ...] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[str, ...] | None = None
     fixed_alpha: bool = False
 
 
@@ -107,7 +109,8 @@ def _nested_parts(part: Reader, layer_types: list[str]) -> dict[str, Reader | No
 def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
     """The rotation of one layer type."""
     part, model = source.part, source.model
-    rope_type = _rope_type(part, {**_ALIASES, **source.rules.aliases})
+    kinds = source.rules.kinds or ("default", *_SCALINGS)
+    rope_type = _rope_type(part, {**_ALIASES, **source.rules.aliases}, kinds)
     key, value = _either(
         part, model, source.theta_key, "rope_theta", "the base of the rotary frequencies"
     )
@@ -130,7 +133,7 @@ def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
         ) from None
 
 
-def _rope_type(part: Reader, aliases: Mapping[str, str]) -> str:
+def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...]) -> str:
     """``rope_type``, or the older ``type``; some old names stand for new ones."""
     part.skip("rope_type", "type")
     new, old = part.values.get("rope_type"), part.values.get("type")
@@ -140,9 +143,8 @@ def _rope_type(part: Reader, aliases: Mapping[str, str]) -> str:
         if meant:
             raise ConfigError(f"{part.path}rope_type must say what {meant[0]} is for, got nothing")
         return "default"
-    if not isinstance(given, str) or aliases.get(given, given) not in {"default", *_SCALINGS}:
-        known = ", ".join(["default", *_SCALINGS])
-        raise ConfigError(f"{part.path}{key} must be one of {known}, got {short(given)}")
+    if not isinstance(given, str) or aliases.get(given, given) not in kinds:
+        raise ConfigError(f"{part.path}{key} must be one of {', '.join(kinds)}, got {short(given)}")
     part.readings.append(Reading(f"{part.path}{key}", given, "the kind of frequency scaling"))
     kind = aliases.get(given, given)
     other = aliases.get(old, old) if new is not None and isinstance(old, str) else kind
@@ -205,7 +207,13 @@ def _sections(source: RopeSource, pairs: int) -> tuple[tuple[int, ...] | None, A
     listed = part.sequence("mrope_section", "pairs of each axis of M-RoPE", None)
     part.skip("mrope_interleaved")
     if listed is None:
-        return source.rules.sections, source.rules.section_layout
+        assumed = source.rules.sections
+        if assumed is not None and sum(assumed) != pairs:
+            raise ConfigError(
+                f"{part.path}mrope_section must be given for {pairs} pairs, the model's code assumes {assumed}, "
+                f"got nothing"
+            )
+        return assumed, source.rules.section_layout
     for index, count in enumerate(listed):
         Reader.checked_integer(f"{part.path}mrope_section[{index}]", count, 1, MOST_CHANNELS)
     if sum(listed) != pairs:
