@@ -51,6 +51,16 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, capsys, monkeypat
 
 
 @pytest.mark.plain
+def test_a_gpu_need_not_be_here_but_on_the_cluster(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    away = ["--device", "cuda", "--cluster", "localhost:1", "--out", str(tmp_path / "out")]
+    assert "the address of a running Ray cluster" in refused([*TINY, *away], capsys)[0]
+    first, _ = refused([*TINY, "--device", "cuda", "--out", str(tmp_path / "out")], capsys)
+    assert first == "--device must be one that is there, got 'cuda', which PyTorch does not find"
+
+
+@pytest.mark.plain
 def test_a_cluster_under_torchrun_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     first, _ = refused([*TINY, "--cluster", "auto", "--out", str(tmp_path / "out")], capsys)

@@ -129,9 +129,9 @@ def _compare(
     from ..lab.sweep import check_room, run_all
 
     if resume:
-        sweep = _resumed(out, names, preset, seeds, given)
+        sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
     else:
-        sweep = _planned(out, names, preset, seeds, given)
+        sweep = _planned(out, names, preset, seeds, given, cluster is not None)
     device, batch = sweep.settings["device"], sweep.settings["batch"]
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if batch % size:
@@ -182,8 +182,9 @@ def _compare(
 
 
 def _planned(
-    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any]
-):
+    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any],
+    elsewhere: bool,
+):  # fmt: skip
     """A new comparison, every part of it checked before anything is written."""
     from ..lab.sweep import plan
 
@@ -199,14 +200,17 @@ def _planned(
         changes = {**given}
         if "lengths" in changes:
             changes["lengths"] = _lengths(changes["lengths"], changes, preset or "quick")
-        return plan(preset or "quick", names, seeds=seeds, command=command, **changes)
+        return plan(
+            preset or "quick", names, seeds=seeds, command=command, elsewhere=elsewhere, **changes
+        )
     except (ValueError, TypeError, OSError) as error:
         raise Misuse(_in_options(str(error)), _hint_for(str(error))) from None
 
 
 def _resumed(
-    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any]
-):
+    out: Path | None, names: list[str], preset: str | None, seeds: int | None, given: dict[str, Any],
+    elsewhere: bool,
+):  # fmt: skip
     """A comparison on disk, with encodings or seeds added to it if asked."""
     from ..lab.config import RunConfig
     from ..lab.records import Sweep
@@ -218,7 +222,7 @@ def _resumed(
     try:
         sweep = Sweep.load(out)
         config = RunConfig.from_dict({"spec": "none", "seed": 0, **sweep.settings})
-        check_config(config)
+        check_config(config, elsewhere=elsewhere)
         make_task(config)
         for spec in names:
             make_encoding(spec, config)

@@ -63,6 +63,7 @@ class Chart:
         log_x, log_y: Whether an axis is logarithmic; lengths are so to the base 2.
         train_length: Where to draw the line between what was trained on and what was not.
         levels: Horizontal lines, by what they mean.
+        y_range: The y axis from here to there; None for what the curves need.
         ticks, y_ticks: Where the axes have their numbers; empty for anywhere.
     """
 
@@ -77,6 +78,7 @@ class Chart:
     train_length: int | None = None
     levels: dict[str, float] = field(default_factory=dict)
     ticks: tuple[int, ...] = ()
+    y_range: tuple[float, float] | None = None
 
     @property
     def y_ticks(self) -> tuple[float, ...]:
@@ -184,6 +186,7 @@ def _accuracy(summary: Summary, styles: dict[str, Style]) -> Chart:
         log_x=True,
         train_length=summary.train_length,
         ticks=summary.lengths,
+        y_range=(-3, 103),
     )
 
 

@@ -56,6 +56,7 @@ function layout(chart, dark, narrow) {
   if (chart.ticks.length) fix(x, chart.ticks);
   else if (chart.log_x) fix(x, Array.from({ length: 24 }, (_, i) => 2 ** (narrow ? 2 * i : i)));
   if (chart.log_y) fix(y, chart.y_ticks);
+  if (chart.y_range) y.range = chart.y_range;
   const shapes = [], annotations = [];
   if (chart.train_length !== null) {
     shapes.push({ type: "line", x0: chart.train_length, x1: chart.train_length, y0: 0, y1: 1, yref: "paper", line: { color: soft, width: 1, dash: "dash" }, layer: "below" });

@@ -101,6 +101,8 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
         if chart.ticks:
             axes.xaxis.set_major_locator(FixedLocator(readable_ticks(chart.ticks)))
             axes.xaxis.set_minor_locator(NullLocator())
+    if chart.y_range is not None:
+        axes.set_ylim(*chart.y_range)
     if chart.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(FixedLocator(chart.y_ticks))

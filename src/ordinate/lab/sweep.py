@@ -30,6 +30,7 @@ def plan(
     *,
     seeds: int | None = None,
     command: str = "",
+    elsewhere: bool = False,
     **changes: Any,
 ) -> Sweep:
     """A comparison from a preset, other encodings and changed settings, checked to the last.
@@ -38,6 +39,7 @@ def plan(
         preset: A name of `PRESETS`.
         arms: Encodings, as in `ordinate.create`; default the preset's.
         seeds: How many; default the preset's.
+        elsewhere: The runs are for other machines, whose devices this one need not have.
         changes: Fields of `RunConfig`. ``lengths`` always holds the training length too; without it they
             keep the preset's proportions to a changed one.
 
@@ -60,7 +62,7 @@ def plan(
         stretched = (length * config.train_length // usual.train_length for length in usual.lengths)
         config = dataclasses.replace(config, lengths=tuple(stretched))
     config = dataclasses.replace(config, lengths=tuple(sorted({config.train_length, *config.lengths})))
-    check_config(config)
+    check_config(config, elsewhere=elsewhere)
     if config.task == "language":
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
@@ -71,8 +73,8 @@ def plan(
     return Sweep(specs, tuple(range(count)), config.settings(), command, ordinate.__version__)
 
 
-def check_config(config: RunConfig) -> None:
-    """Every setting that all runs share."""
+def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
+    """Every setting that all runs share; on this machine its device too, unless it is used elsewhere."""
     if config.task not in TASKS:
         raise ValueError(f"unknown task {config.task!r}{nearest(config.task, TASKS)}")
     needed = TASKS[config.task].minimum_length
@@ -96,7 +98,7 @@ def check_config(config: RunConfig) -> None:
         )
     check_choice("dtype", config.dtype, ("float32", "bfloat16"))
     check_choice("device", config.device, ("cpu", "cuda"))
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if config.device == "cuda" and not elsewhere and not torch.cuda.is_available():
         raise ValueError("device must be one that is there, got 'cuda', which PyTorch does not find")
     for scaling in config.extensions:
         make_encoding(f"rope+{scaling}", config)

@@ -43,9 +43,12 @@ def columns(summary: Summary) -> list[Column]:
     furthest = summary.lengths[-1]
     factor = words.times(furthest / summary.train_length)
     everyone = [*summary.arms, *summary.extensions]
+    limit = f"before +{LOSS_RISE * 100:.0f} % loss"
+    if summary.by_accuracy:
+        limit = f"before −{ACCURACY_FALL * 100:.0f} points right"
     found = [
         Column(
-            "stretch", "stretch", f"before +{LOSS_RISE:.0%} loss".replace("%", " %"),
+            "stretch", "stretch", limit,
             "How many times the training length the loss stays within "
             f"{LOSS_RISE * 100:.0f} % of the in-length loss (tasks: the accuracy within "
             f"{ACCURACY_FALL * 100:.0f} points), between tested lengths by interpolation; the range is over "
