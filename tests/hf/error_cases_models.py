@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable
@@ -164,6 +165,8 @@ CASES = [
     ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),
     ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
     ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),
+    ("pickle a patched model", lambda: pickle.dumps(patched()), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
+    ("pickle a patched BLOOM", lambda: pickle.dumps(patched("BLOOM")), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
     ("a gap beside a cache", gap_beside_a_cache, NotImplementedError, r"position_ids must be consecutive with a cache and a scaling that depends on the length.*got others"),
     ("two turns without attention", two_turns_without_attention, NotImplementedError, r"queries and keys must be turned together and then attend.*got a layer that does it in another way"),
     ("part of a key in a stream", part_of_a_key_in_a_stream, NotImplementedError, r"keys must be turned whole where cached keys turn anew.*got 4 of 16 channels"),

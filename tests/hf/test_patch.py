@@ -213,6 +213,41 @@ def test_a_copy_of_a_patched_model_is_a_patched_model_of_its_own(name):
     assert type(model).forward is type(twin).forward
 
 
+def test_an_implementation_chosen_after_the_patch_is_kept(monkeypatch):
+    model = build("Llama 2")
+    patch(model)
+    interface = importlib.import_module("ordinate.hf.attention_interface")
+    attends = count_calls(monkeypatch, interface, "attention")
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        assert model(tokens(), output_attentions=True).attentions[0].shape == (2, 4, 20, 20)
+    logits(model, input_ids=tokens())
+    assert attends == []
+    model.set_attn_implementation("ordinate")
+    logits(model, input_ids=tokens())
+    assert len(attends) == 2
+
+
+def test_a_hook_that_moves_inputs_is_kept():
+    """Accelerate wraps a module's forward and keeps the old one under another name."""
+    model = build("BLOOM")
+    expected = logits(model, input_ids=tokens())
+    layer, seen = model.transformer.h[0].self_attention, []
+    layer._hf_hook, layer._old_forward = object(), layer.forward
+
+    def hooked(*args, **kwargs):
+        seen.append(1)
+        return layer._old_forward(*args, **kwargs)
+
+    layer.forward = hooked
+    patch(model)
+    torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
+    assert seen == [1]
+    assert layer.forward is hooked
+    unpatch(model)
+    assert torch.equal(logits(model, input_ids=tokens()), expected)
+
+
 # Training
 
 

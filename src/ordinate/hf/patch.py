@@ -199,7 +199,7 @@ class _Patching:
             applier.install()
             self.patch.appliers.append(applier)
         self._hook(owners)
-        self.patch._name_implementations()
+        self.patch.start()
         return PatchReport(
             type(self.model).__name__, self.patch.impl, tuple(self.changed), tuple(self.left_alone)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
@@ -35,16 +36,38 @@ class Patch:
     # Calls that the model's own code must answer
 
     def enter(self, own: bool) -> None:
+        if own and not self.bypasses:
+            self._swap(back=True)
         self.calls.append(own)
-        self._name_implementations()
 
     def leave(self) -> None:
-        self.calls.pop()
-        self._name_implementations()
+        if self.calls.pop() and not self.bypasses:
+            self._swap(back=False)
 
-    def _name_implementations(self) -> None:
+    def start(self) -> None:
+        """Have the model's configs name us."""
+        self._swap(back=False)
+
+    def _swap(self, *, back: bool) -> None:
         for config, before in self.configs:
-            config._attn_implementation_internal = before if self.bypasses else NAME
+            now, then = (NAME, before) if back else (before, NAME)
+            if config._attn_implementation_internal == now:  # whoever chose another one since keeps it
+                config._attn_implementation_internal = then
+
+    # Copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Patch:
+        twin = memo[id(self)] = object.__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        for applier in twin.appliers:
+            applier.install()  # counted for the copied model too
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "model must be unpatched before it is pickled whole (state_dict and save_pretrained work as it "
+            "is), got a patched one"
+        )
 
     # Queries and keys that turn late, after the cache, because what is cached turns anew in every pass
 
