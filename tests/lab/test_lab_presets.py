@@ -1,0 +1,63 @@
+"""Presets are what the documentation says, and what the quick one shows can be shown in small."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ordinate.lab.cost import parameters_of
+from ordinate.lab.presets import PRESETS
+from ordinate.lab.records import read_runs
+from ordinate.lab.sweep import plan, run_all
+from ordinate.lab.train import make_encoding, make_model
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_whole_plan(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    sweep = plan(name)
+    config = sweep.configs()[0]
+    assert len(sweep.arms) >= 7
+    assert config.train_length == config.lengths[0]
+    assert config.lengths[-1] >= 8 * config.train_length
+    for spec in sweep.arms:  # distances that share a row must be seen in training
+        encoding = make_encoding(spec, config)
+        assert getattr(encoding, "max_distance", 0) <= config.train_length
+
+
+def test_the_presets_have_the_sizes_they_are_known_by(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    quick, standard, gpu = (plan(name) for name in ("quick", "standard", "gpu"))
+    names = {spec.partition(":")[0] for spec in quick.arms}
+    assert names == {"none", "learned", "sinusoidal", "rope", "alibi", "t5", "clipped"}
+    assert (len(standard.seeds), standard.settings["train_length"]) == (3, 128)
+    assert (gpu.settings["train_length"], gpu.settings["device"]) == (512, "cuda")
+    assert max(gpu.settings["lengths"]) > 16384
+    assert len(gpu.arms) >= 8
+    assert 10e6 < parameters_of(make_model(gpu.configs()[0])) < 45e6
+    assert 0.3e6 < parameters_of(make_model(quick.configs()[0])) < 0.5e6
+    assert 1.5e6 < parameters_of(make_model(standard.configs()[0])) < 2.5e6
+
+
+def test_other_training_lengths_keep_the_proportions():
+    sweep = plan(arms=["none"], task="copy", train_length=100)
+    assert sweep.settings["lengths"] == [100, 150, 200, 400, 800]
+
+
+def test_encodings_named_twice_are_run_once():
+    assert plan(arms=["rope", "alibi", "rope"], task="copy").arms == ("rope", "alibi")
+
+
+@pytest.mark.slow
+def test_in_small_alibi_holds_at_eight_times_its_length_and_rope_does_not(tmp_path):
+    sweep = plan(
+        arms=["alibi", "rope"], steps=300, lengths=(64, 512), evaluation_tokens=16384, extensions=()
+    )
+    run_all(sweep, tmp_path)
+    _, runs = read_runs(tmp_path)
+    for run in runs:
+        short, long = run.of_kind("evaluation")
+        bigram = run.of_kind("baseline")[0]["loss"]
+        assert short["loss"] < 0.9 * bigram  # trained, so that what follows means something
+        rise = long["loss"] / short["loss"] - 1
+        assert rise < 0.03 if run.config.spec == "alibi" else rise > 0.2
