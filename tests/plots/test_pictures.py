@@ -146,21 +146,23 @@ def test_scores_against_distance():
 
 def test_without_positions_a_shuffle_changes_nothing_and_with_them_it_does():
     words = split("the dog bites the man")
-    plain = shuffle(ordinate.NoPE(), words, 16, 2)
+    view = plots.View(dim=16, heads=2)
+    plain = shuffle(ordinate.NoPE(), words, view.setting(ordinate.NoPE()))
     assert plain.change < 1e-12
     torch.testing.assert_close(plain.before, plain.after)
     torch.testing.assert_close(plain.before.sum(-1), torch.ones(5, dtype=torch.float64))
     assert sorted(plain.order) == list(range(5))
     assert list(plain.order) != list(range(5))
     for name in ("rope", "sinusoidal", "t5", "alibi", "shaw", "learned"):
-        placed = shuffle(plots.View(dim=16, heads=2).encoding(name), words, 16, 2)
+        encoding = view.encoding(name)
+        placed = shuffle(encoding, words, view.setting(encoding))
         assert placed.change > 1e-3, name
         assert placed.causal == (name == "alibi")
 
 
 def test_the_weights_shown_are_those_of_a_softmax():
     words = split("one two three")
-    result = shuffle(ordinate.NoPE(), words, 8, 1)
+    result = shuffle(ordinate.NoPE(), words, plots.View(dim=8, heads=1).setting(ordinate.NoPE()))
     x = torch.stack([plots.attention._vector(word, 8) for word in words])
     generator = torch.Generator().manual_seed(1)
     wq, wk, _ = torch.randn(3, 1, 8, 8, dtype=torch.float64, generator=generator)[:, 0] / 8**0.5
@@ -223,3 +225,21 @@ def test_every_size_has_a_smallest_and_a_largest(name):
 
 def test_a_learned_table_shows_no_more_positions_than_it_has():
     assert only(plots.picture("learned", "codes", train_length=7)).matrix.shape[0] == 7
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        ordinate.RoPE(32), ordinate.ALiBi(4), ordinate.T5Bias(3), ordinate.Shaw(24, 5), ordinate.Sinusoidal(48),
+        ordinate.Learned(20, 40), ordinate.ClippedBias(5, 7),
+        ordinate.Combined(ordinate.Sinusoidal(64), ordinate.RoPE(32)),
+        ordinate.Combined(ordinate.RoPE(16, rotary_dim=4), ordinate.ALiBi(4, symmetric=True)),
+        ordinate.RoPE(16, sections=(2, 3, 3)),
+    ],
+    ids=lambda encoding: type(encoding).__name__,
+)  # fmt: skip
+def test_an_encoding_is_drawn_in_its_own_sizes_whatever_the_view_says(encoding):
+    for kind in plots.kinds_of(encoding):
+        drawn = plots.picture(encoding, kind)
+        assert drawn.panels
+        json.dumps(drawn.to_dict(), allow_nan=False)

@@ -142,7 +142,12 @@ def test_clipped_and_shaw_rows():
 def test_learned_shows_its_table_and_where_it_ends():
     walk = show("learned", dim=4, train_length=6, length=9)
     assert len(step(walk, "first rows").rows) == 6
-    assert "position 6 has no row" in walk.steps[1].note
+    assert "position 6 has no row" in walk.steps[-1].note
+    assert column(step(walk, "the code of position 3"), "code") == list(
+        step(walk, "first rows").rows[3][1:]
+    )
+    with pytest.raises(ValueError, match=r"positions must be in 0 … 5 \(max_positions=6\), got 7"):
+        show("learned", dim=4, train_length=6, position=7)
 
 
 def test_without_positions_shuffled_tokens_keep_their_outputs():
@@ -191,7 +196,8 @@ def test_an_encoding_without_steps_of_its_own_is_shown_by_its_hooks():
     steps = _by_hooks(Everything(), Example(length=3, heads=1))
     assert steps[0].rows[2] == (2, *[1.0] * 8)
     assert all(after == 2 * before for _, before, after in steps[1].rows)
-    assert steps[2].rows[2] == (2, -2.0, -1.0, 0.0)
+    assert steps[2].rows == ((1, 2, -2.0), (2, 1, -1.0), (3, 0, 0.0))
+    assert steps[3].rows[2] == (2, -2.0, -1.0, 0.0)
 
 
 def test_a_table_fits_the_width_it_is_given_and_says_what_it_left_out():
@@ -208,3 +214,20 @@ def test_numbers_read_well_at_every_size():
     cells = [0.0, 1e-3, -0.5, 123.45678, 1e9, 1e-9, 5, "word", None]
     numbers = ["0.0000", "0.0010", "-0.5000", "123.5", "1.0000e+09", "1.0000e-09"]
     assert formatted(cells) == [*numbers, "5", "word", "·"]
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "clipped:max_distance=4", "alibi:scaled=true"])
+def test_a_query_far_away_adds_what_the_same_distances_add_near_by(name):
+    near = step(show(name, position=7), "what a query at")
+    far = step(show(name, position=100_007), "what a query at")
+    assert [row[1:] for row in near.rows] == [row[1:] for row in far.rows]
+    assert far.rows[0][0] == 100_000
+
+
+def test_the_query_of_alibi_falls_by_its_slope():
+    item = step(show("alibi", position=2), "what a query at")
+    assert item.rows == (
+        (0, 2, -1.0, -0.5, -0.25, -0.125),
+        (1, 1, -0.5, -0.25, -0.125, -0.0625),
+        (2, 0, 0, 0, 0, 0),
+    )

@@ -135,8 +135,9 @@ def test_the_permutation_experiment_is_the_librarys():
     from ordinate.plots.attention import shuffle
 
     answer = answers.experiment("en", "rope", "", "a cat sees a dog", 3)
-    words_ = ["a", "cat", "sees", "a", "dog"]
-    placed = shuffle(plots.View(dim=64, heads=4).encoding("rope"), words_, 64, 4, seed=3)
+    view = plots.View(dim=64, heads=4)
+    rope = view.encoding("rope")
+    placed = shuffle(rope, ["a", "cat", "sees", "a", "dog"], view.setting(rope), seed=3)
     assert answer.picture is not None
     torch.testing.assert_close(answer.picture.panels[3].matrix, placed.before)
     torch.testing.assert_close(answer.picture.panels[4].matrix, placed.after)

@@ -63,7 +63,7 @@ def plot(
 
     Example:
         >>> figure = plot("rope", "waves", positions=64, pairs=(0, 15, 31))
-        >>> figure.axes[0].get_xlabel()
+        >>> figure.axes[-1].get_xlabel()
         'position'
     """
     check_choice("backend", backend, ("matplotlib", "plotly"))

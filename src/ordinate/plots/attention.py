@@ -11,6 +11,7 @@ from torch import Tensor
 from ..attention.api import attention
 from ..encoding import NoPE, PositionEncoding
 from ..verify.observe import causal_only
+from ..verify.setting import Setting
 from .biases import largest
 from .picture import Axis, Heatmap, Picture
 from .view import View
@@ -35,31 +36,29 @@ class Shuffle:
     causal: bool
 
 
-def shuffle(
-    encoding: PositionEncoding, words: list[str], dim: int, heads: int, seed: int = 0
-) -> Shuffle:
+def shuffle(encoding: PositionEncoding, words: list[str], setting: Setting, seed: int = 0) -> Shuffle:
     """Attend to the words in their order and in another, through one fixed random layer.
 
     Args:
+        setting: The sizes of the layer.
         seed: Of the order; the words' vectors and the layer are always the same.
     """
     order = _another_order(len(words), seed)
-    causal = causal_only(encoding, View(dim=dim, heads=heads).setting(encoding))
-    x = torch.stack([_vector(word, dim) for word in words])[None]
-    weights, out = _attend(encoding, x, dim, heads, causal)
-    shuffled_weights, shuffled_out = _attend(encoding, x[:, order], dim, heads, causal)
+    causal = causal_only(encoding, setting)
+    x = torch.stack([_vector(word, setting.d_model) for word in words])[None]
+    weights, out = _attend(encoding, x, setting, causal)
+    shuffled_weights, shuffled_out = _attend(encoding, x[:, order], setting, causal)
     back = torch.argsort(order)
     change = float((shuffled_out[:, back] - out).abs().amax())
     put_back = shuffled_weights[back][:, back]
     return Shuffle(tuple(words), tuple(order.tolist()), weights, put_back, change, causal)
 
 
-def experiment(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int = 0) -> Picture:
     """Attention before and after a shuffle, without positions and with the encoding."""
-    words = split(view.text)
-    plain = shuffle(NoPE(), words, view.dim, view.heads)
-    placed = shuffle(encoding, words, view.dim, view.heads)
-    return draw(plain, placed, subject)
+    words, setting = split(view.text), view.setting(encoding)
+    plain = shuffle(NoPE(), words, setting, seed)
+    return draw(plain, shuffle(encoding, words, setting, seed), subject)
 
 
 def draw(plain: Shuffle, placed: Shuffle, subject: str) -> Picture:
@@ -109,12 +108,13 @@ def _vector(word: str, dim: int) -> Tensor:
 
 
 def _attend(
-    encoding: PositionEncoding, x: Tensor, dim: int, heads: int, causal: bool
+    encoding: PositionEncoding, x: Tensor, setting: Setting, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """The weights, averaged over heads, and the outputs ``[heads, seq, dim]`` of one random layer."""
-    count = x.shape[1]
+    """The weights, averaged over heads, and the outputs ``[heads, seq, head_dim]`` of one random layer."""
+    count, heads = x.shape[1], setting.num_heads
     generator = torch.Generator().manual_seed(1)
-    projections = torch.randn(3, heads, dim, dim, dtype=torch.float64, generator=generator) / dim**0.5
+    shape = (3, heads, setting.d_model, setting.head_dim)
+    projections = torch.randn(shape, dtype=torch.float64, generator=generator) / setting.d_model**0.5
     with torch.no_grad():
         hidden = encoding.embed(x.clone())
         q, k, v = (torch.einsum("bsd,hde->bhse", hidden, projection) for projection in projections)

@@ -59,7 +59,8 @@ def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
 def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """What each head adds to the scores of a short sequence, all in one scale."""
     length = len(view.places(encoding, 32, _MATRIX))
-    example = Example(dim=view.dim, heads=view.heads, length=length, train_length=view.train_length)
+    setting = view.setting(encoding)
+    example = Example(dim=setting.head_dim, heads=setting.num_heads, length=length)
     dense = dense_bias(encoding, example)
     if _past_only(encoding, view):
         future = torch.ones(length, length, dtype=torch.bool).triu(1)

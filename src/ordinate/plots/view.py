@@ -10,7 +10,7 @@ from ..checks import check_at_most, check_number, check_positive_int, check_sequ
 from ..encoding import PositionEncoding
 from ..show.setting import example_encoding
 from ..verify.observe import hooks_of
-from ..verify.setting import Setting
+from ..verify.setting import Setting, attribute_of
 
 #: The smallest and the largest of each size. The largest keep a picture under a second and its file small.
 BOUNDS = {
@@ -81,9 +81,11 @@ class View:
         return example_encoding(spec, **self.sizes)
 
     def setting(self, encoding: PositionEncoding) -> Setting:
-        """The model an encoding is looked at in."""
-        width = {"d_model": self.dim} if "embed" in hooks_of(encoding) else {"head_dim": self.dim}
-        return Setting.infer(encoding, num_heads=self.heads, train_length=self.train_length, **width)
+        """The model an encoding is looked at in: its own sizes where it tells them, else those asked for."""
+        heads = attribute_of(encoding, "num_heads") or self.heads
+        name = "d_model" if "embed" in hooks_of(encoding) else "head_dim"
+        width = {name: attribute_of(encoding, name) or self.dim}
+        return Setting.infer(encoding, num_heads=heads, train_length=self.train_length, **width)
 
     def picked(self, name: str, count: int, last: int | None = None) -> tuple[int, ...]:
         """The channels or pairs asked for, each below ``count``; left out, the first, the ``last`` and one between."""

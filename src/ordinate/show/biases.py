@@ -13,6 +13,7 @@ from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.shaw import Shaw
 from ..bias.t5 import T5Bias
+from ..bias.types import Bias
 from ..encoding import PositionEncoding
 from .setting import Example
 from .walk import Step, step
@@ -111,12 +112,38 @@ def steps_of_shaw(encoding: Shaw, example: Example) -> list[Step]:
 
 
 def bias_matrices(encoding: PositionEncoding, example: Example, *, causal: bool) -> list[Step]:
-    """What is added to the scores of a short sequence, for the first heads."""
+    """What is added to the scores of a short sequence, for the first heads, and of one query further on."""
     dense = dense_bias(encoding, example)
-    return [
-        _matrix(f"what head {head} adds to the scores", dense[head], causal=causal)
-        for head in range(min(_SHOWN_HEADS, dense.shape[0]))
+    heads = range(min(_SHOWN_HEADS, dense.shape[0]))
+    matrices = [
+        _matrix(f"what head {head} adds to the scores", dense[head], causal=causal) for head in heads
     ]
+    return [_query(encoding, example), *matrices]
+
+
+def _query(encoding: PositionEncoding, example: Example) -> Step:
+    """The bias of the query at the example's position with the keys before it."""
+    place = example.position
+    keys = torch.arange(max(place - example.length + 1, 0), place + 1)
+    q = example.vectors(example.heads, example.dim)[:, :, :1]
+    k = example.vector(example.dim, seed=1).expand(1, example.heads, len(keys), -1)
+    x = example.vector(example.dim, seed=2).expand(1, len(keys), -1)
+    rows = _summed(encoding, encoding.bias(q, k, torch.tensor([place]), keys, x=x), example.dim)[0, :, 0]
+    shown = min(4, rows.shape[0])
+    return step(
+        f"what a query at position {place} adds to its scores",
+        ("key", "distance", *(f"head {head}" for head in range(shown))),
+        [(int(key), place - int(key), *rows[:shown, at]) for at, key in enumerate(keys)],
+    )
+
+
+def _summed(encoding: PositionEncoding, bias: Bias | None, dim: int) -> Tensor:
+    """A bias in float64, with the softmax scale on the parts that share it."""
+    scale = encoding.logit_factor / math.sqrt(dim)
+    total = torch.zeros((), dtype=torch.float64)
+    for part in parts_of(bias):
+        total = total + scaled_dense(part, scale, torch.float64)
+    return total.detach()
 
 
 def dense_bias(encoding: PositionEncoding, example: Example) -> Tensor:
@@ -126,13 +153,11 @@ def dense_bias(encoding: PositionEncoding, example: Example) -> Tensor:
     x = torch.randn(
         1, example.length, example.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
     )
-    scale = encoding.logit_factor / math.sqrt(example.dim)
-    parts = parts_of(encoding.bias(q, k, x=x))
     shape = (1, example.heads, example.length, example.length)
-    total = torch.zeros(shape, dtype=torch.float64)
-    for part in parts:
-        total = total + scaled_dense(part, scale, torch.float64)
-    return total[0].detach()
+    return (
+        torch.zeros(shape, dtype=torch.float64)
+        + _summed(encoding, encoding.bias(q, k, x=x), example.dim)
+    )[0]
 
 
 def _distances(example: Example) -> Tensor:

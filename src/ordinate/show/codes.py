@@ -67,8 +67,15 @@ def steps_of_learned(encoding: Learned, example: Example) -> list[Step]:
     """The table as it is initialised, and where it ends."""
     count = min(example.length, encoding.max_positions)
     x = torch.zeros(1, count, encoding.d_model, dtype=torch.float64)
-    last = encoding.max_positions - 1
+    last, place = encoding.max_positions - 1, torch.tensor([example.position])
+    row = encoding.embed(x[:, :1], place)[0, 0].detach()
     return [
+        step(
+            f"the code of position {example.position}",
+            ("channel", "code"),
+            list(enumerate(row)),
+            formula=f"row {example.position + encoding.offset} of the table",
+        ),
         _rows_of("the first rows of the table", encoding.embed(x)[0].detach()),
         step(
             "what the table holds",

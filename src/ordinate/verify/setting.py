@@ -51,9 +51,9 @@ class Setting:
         for name, value in given.items():
             if value is not None:
                 check_positive_int(name, value)
-        d_model = d_model or _attribute(encoding, "d_model")
-        num_heads = num_heads or _attribute(encoding, "num_heads")
-        head_dim = head_dim or _attribute(encoding, "head_dim")
+        d_model = d_model or attribute_of(encoding, "d_model")
+        num_heads = num_heads or attribute_of(encoding, "num_heads")
+        head_dim = head_dim or attribute_of(encoding, "head_dim")
         if num_heads is None:
             if d_model is None:
                 num_heads = 8
@@ -63,9 +63,9 @@ class Setting:
                 num_heads = next(heads for heads in (8, 4, 2, 1) if d_model % heads == 0)
         if head_dim is None:
             head_dim = 64 if d_model is None else max(d_model // num_heads, 1)
-        limit = _attribute(encoding, "max_positions")
+        limit = attribute_of(encoding, "max_positions")
         if train_length is None:
-            train_length = limit or _attribute(encoding, "original_max_position") or COUNT
+            train_length = limit or attribute_of(encoding, "original_max_position") or COUNT
         return cls(d_model or num_heads * head_dim, num_heads, head_dim, train_length, limit, seed)
 
     @property
@@ -99,7 +99,7 @@ class Setting:
         )
 
 
-def _attribute(encoding: nn.Module, name: str) -> int | None:
+def attribute_of(encoding: nn.Module, name: str) -> int | None:
     """The value of an attribute of the encoding, of one of its parts, or of a part's scaling."""
     for module in encoding.modules():
         for owner in (module, getattr(module, "scaling", None)):

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..encoding import NoPE
 from ..plots.api import figure_of, picture
-from ..plots.attention import draw as draw_shuffle
-from ..plots.attention import shuffle, split
+from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
 from ..plots.picture import Axis, Lines, Mark, Picture, Series
 from ..plots.view import View
@@ -34,7 +32,6 @@ LIMITS = {
 DEFAULTS = {"positions": 32, "dim": 64, "heads": 8, "distance": 256, "train_length": 4096}
 MAX_TEXT = 200
 MAX_CONFIG = 256 * 1024  # characters
-_SHUFFLE: dict[str, Any] = {"dim": 64, "heads": 4}
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,10 @@ def experiment(language: str, encoding: str, typed: str, sentence: str, seed: in
             raise ValueError(f"sentence must be at most {MAX_TEXT} characters, got {len(sentence)}")
         seed = number("seed", seed, 0, 2**31, whole=True)
         spec = spec_of(encoding, typed or "", {})
-        words = split(sentence or "")
-        plain = shuffle(NoPE(), words, **_SHUFFLE, seed=seed)
-        placed = shuffle(View(**_SHUFFLE).encoding(spec), words, **_SHUFFLE, seed=seed)
+        view = View(text=sentence or "", dim=64, heads=4)
+        drawn = shuffle_picture(view.encoding(spec), view, spec, seed)
     except (ValueError, TypeError, OverflowError) as error:
         return Answer(message=_refusal(error, language))
-    drawn = draw_shuffle(plain, placed, spec)
     return Answer(figure_of(translated(drawn, language), "plotly"), "", spec, drawn)
 
 

@@ -365,7 +365,14 @@ def _config(parts: _Parts, choice: Any) -> None:
 
     outputs = [message, facts, plot, table]
     read.click(ask, [choice, pasted], outputs, api_name="doctor", show_progress="hidden")
-    file.change(ask_file, [choice, file], outputs, api_name=False, show_progress="hidden")
+    gr.on(
+        [file.upload, file.clear],
+        ask_file,
+        [choice, file],
+        outputs,
+        api_name=False,
+        show_progress="hidden",
+    )
 
 
 def _lab(parts: _Parts, choice: Any, runs: Path | None) -> _Redraw:
@@ -438,7 +445,14 @@ def _lab(parts: _Parts, choice: Any, runs: Path | None) -> _Redraw:
         return figure_of(translated(found.charts[index], _code(spoken)), "plotly")
 
     outputs = [message, summary, opened, figure, plot, table]
-    archive.change(open_archive, [choice, archive], outputs, api_name=False, show_progress="hidden")
+    gr.on(
+        [archive.upload, archive.clear],
+        open_archive,
+        [choice, archive],
+        outputs,
+        api_name=False,
+        show_progress="hidden",
+    )
     listed.input(open_known, [choice, listed], outputs, api_name="report", show_progress="hidden")
     figure.input(pick, [choice, figure, opened], plot, api_name=False, show_progress="hidden")
     return _Redraw(pick, [choice, figure, opened], [plot])

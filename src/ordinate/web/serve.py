@@ -75,8 +75,10 @@ def serve(
             f"{' and '.join(missing)} must be installed for the page: pip install 'ordinate[web]'"
         )
     os.environ.update(QUIET)
+    import torch
     from starlette.middleware import Middleware
 
+    torch.set_num_threads(1)  # on tensors this small, threads wait for each other more than they help
     page = build(language, runs)
     page.queue(default_concurrency_limit=4, max_size=64)
     _, address, _ = page.launch(
