@@ -18,7 +18,7 @@ from ..bias.alibi import alibi_slopes
 from ..bias.t5 import t5_buckets
 from ..bias.types import Bias, DistanceBias, LinearBias
 from ..numerics import compute_dtype, constant
-from ..positions import left_padded, resolve, sequential
+from ..positions import resolve, sequential
 from ..rotate.rope import RoPE
 from .attention_interface import attend, uses_interface
 from .patch_rotary import appliers_of
@@ -160,24 +160,13 @@ def umt5_forward(
 
 
 def _alibi(
-    slopes: tuple[float, ...], q: Tensor, k: Tensor, seen: Tensor | None, *, scaled: bool = False
+    slopes: tuple[float, ...], q: Tensor, k: Tensor, positions: Tensor | None, *, scaled: bool = False
 ) -> LinearBias:
-    """The line of each head, over distances in tokens: a hole in the mask is no distance.
-
-    Padding at either end changes no distance between tokens, so positions are needed for holes only.
-    """
+    """The line of each head, over distances in tokens where those are not distances of indices."""
     on_device = constant(slopes, compute_dtype(q.dtype), q.device)
-    if seen is None or not _has_holes(seen):
-        queries, keys = resolve(q, k, None, None)
-        return LinearBias(on_device, queries, keys, scaled=scaled, aligned=True)
-    keys = left_padded(seen)
-    return LinearBias(on_device, keys[:, k.shape[2] - q.shape[2] :], keys, scaled=scaled)
-
-
-def _has_holes(seen: Tensor) -> bool:
-    """Whether padding lies between the tokens of a row."""
-    starts = (seen[:, 1:] & ~seen[:, :-1]).sum(-1) + seen[:, 0]
-    return torch.compiler.is_compiling() or bool((starts > 1).any())
+    if positions is None:
+        return LinearBias(on_device, *resolve(q, k, None, None), scaled=scaled, aligned=True)
+    return LinearBias(on_device, positions[:, k.shape[2] - q.shape[2] :], positions, scaled=scaled)
 
 
 def bloom_forward(
@@ -203,7 +192,7 @@ def bloom_forward(
     q, k, v = (part.transpose(1, 2) for part in heads.unbind(-2))
     if layer_past is not None:
         k, v = layer_past.update(k, v, self.layer_idx)
-    bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.seen())
+    bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.token_positions())
     dropout = self.attention_dropout.p if self.training else 0.0
     out = attend(
         q, k, v, attention_mask.terms(), bias=bias,
@@ -296,7 +285,7 @@ def falcon_forward(
     if alibi is None:
         q, k = site.patch.turn_late(q, k)
     else:
-        bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.seen(), scaled=True)
+        bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.token_positions(), scaled=True)
         dropout = self.attention_dropout.p if self.training else 0.0
     out = attend(
         q, k, v, attention_mask.terms(), bias=bias,

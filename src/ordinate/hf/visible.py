@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..positions import left_padded
+
 
 def make_visible(**arguments: Any) -> Visible:
     """The mask function of the attention implementation ``"ordinate"``."""
@@ -35,6 +37,7 @@ class Visible:
         self._own: dict[str, Tensor | None] = {}
         self._terms: dict[str, Any] | None = None
         self._whole: bool | None = None
+        self._holes: bool | None = None
 
     def to(self, *args: Any, **kwargs: Any) -> Visible:
         return self
@@ -74,6 +77,19 @@ class Visible:
         if self._whole is None:
             self._whole = not torch.compiler.is_compiling() and bool(seen.all())
         return None if self._whole else seen
+
+    def token_positions(self) -> Tensor | None:
+        """Each key's place among its row's tokens; None where indices tell all distances.
+
+        Padding at either end changes no distance between tokens, so only holes between them need this.
+        """
+        seen = self.seen()
+        if seen is None:
+            return None
+        if self._holes is None:
+            starts = (seen[:, 1:] & ~seen[:, :-1]).sum(-1) + seen[:, 0]
+            self._holes = torch.compiler.is_compiling() or bool((starts > 1).any())
+        return left_padded(seen) if self._holes else None
 
     def _find_terms(self) -> dict[str, Any]:
         named = self.arguments
