@@ -20,6 +20,7 @@ from .tiles import (
     far_table_entry,
     kept,
     key_ranges,
+    line_positions,
     query_ranges,
     reference_position,
     relative_positions,
@@ -77,8 +78,10 @@ def _pull_to_queries(
         q_pos, k_pos = relative_positions(
             qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
+        k_line = line_positions(columns[None, :], n0 - ref, k_pos, ALIGNED)
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, q_pos.to(tl.float32), k_line, slope,
+            far_entry, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
         )  # fmt: skip
@@ -199,7 +202,11 @@ def _attention_bwd_q_kernel(
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
     lse = tl.load(lse_ptr + bh64 * q_len + qi, mask=in_rows, other=float("inf")) * LOG2E
-    lse = tl.where(lse == float("-inf"), float("inf"), lse + row_term(q_pos, slope, LINEAR, SYMMETRIC))
+    lse = tl.where(
+        lse == float("-inf"),
+        float("inf"),
+        lse + row_term(q_pos.to(tl.float32), slope, LINEAR, SYMMETRIC),
+    )
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
     start, full_start, past_end, future_start, full_end, end = key_ranges(
@@ -294,13 +301,16 @@ def _pull_to_keys(
         q_pos, k_pos = relative_positions(
             qi[None, :], kj[:, None], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
+        q_line = line_positions(rows[None, :], m0 + (k_len - q_len) - ref, q_pos, ALIGNED)
+        k_line = k_pos.to(tl.float32)
         logits = tile_logits(
-            scores, qi[None, :], kj[:, None], q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
+            scores, qi[None, :], kj[:, None], q_pos, k_pos, q_line, k_line, slope,
+            far_entry, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
         )  # fmt: skip
         blind = lse[None, :] == float("-inf")
-        level = tl.where(blind, float("inf"), lse[None, :] + row_term(q_pos, slope, LINEAR, SYMMETRIC))
+        level = tl.where(blind, float("inf"), lse[None, :] + row_term(q_line, slope, LINEAR, SYMMETRIC))
         weights = tl.exp2(logits - level)
         if MASKED:
             seen = visible(
@@ -319,10 +329,10 @@ def _pull_to_keys(
         if GRAD_KEY:
             grad_key += tl.sum(grad_logits, 1)
         if GRAD_SLOPE:
-            span = q_pos - k_pos
+            span = q_line - k_line
             if SYMMETRIC:
                 span = tl.abs(span)
-            grad_slope -= tl.sum(grad_logits * span.to(tl.float32), 1)
+            grad_slope -= tl.sum(grad_logits * span, 1)
         grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
         grad_k = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)
     return grad_k, grad_v, grad_key, grad_slope

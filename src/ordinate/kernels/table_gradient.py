@@ -86,12 +86,12 @@ def _table_grad_kernel(
         scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
         logits = tile_logits(
-            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, slope,
-            0.0, table_ptr, key_ptr, row_ptr,
+            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos,
+            q_pos.to(tl.float32), k_pos.to(tl.float32), slope, 0.0, table_ptr, key_ptr, row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, SYMMETRIC, True, KEY, ROW, SOFTCAP, 0,
         )  # fmt: skip
-        level = lse + row_term(rows + distance, slope, LINEAR, SYMMETRIC)
+        level = lse + row_term((rows + distance).to(tl.float32), slope, LINEAR, SYMMETRIC)
         level = tl.where(lse == float("-inf"), float("inf"), level)
         seen = visible(
             qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,

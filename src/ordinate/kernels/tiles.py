@@ -43,6 +43,19 @@ def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED:
 
 
 @triton.jit
+def line_positions(offsets, first, positions, ALIGNED: tl.constexpr):
+    """The same as float32, for a line. Aligned positions are counted up from a tile's first.
+
+    Turning an integer into a float takes as long as an exponential, and a thread holds half as many
+    columns as logits.
+    """
+    if ALIGNED:
+        return offsets.to(tl.float32) + (first + tl.zeros([], dtype=tl.int32)).to(tl.float32)
+    else:
+        return positions.to(tl.float32)
+
+
+@triton.jit
 def reference_position(index, pos_ptr, shift, ALIGNED: tl.constexpr):
     """The position at an index: what the other positions of its tile are counted from."""
     if ALIGNED:
@@ -64,7 +77,7 @@ def tanh(x):
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, slope, far_entry, table_ptr, key_ptr, row_ptr,
+    scores, qi, kj, q_pos, k_pos, q_line, k_line, slope, far_entry, table_ptr, key_ptr, row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
@@ -80,9 +93,9 @@ def tile_logits(
         logits = scores * (scale * LOG2E)
     if LINEAR:
         if SYMMETRIC:
-            logits -= slope * LOG2E * tl.abs(q_pos - k_pos).to(tl.float32)
+            logits -= slope * LOG2E * tl.abs(q_line - k_line)
         else:
-            logits += slope * LOG2E * k_pos.to(tl.float32)
+            logits += slope * LOG2E * k_line
     if KEY:
         logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
     if TABLE:
@@ -116,12 +129,12 @@ def far_table_entry(table_ptr, table_len, TABLE: tl.constexpr, FAR: tl.constexpr
 
 
 @triton.jit
-def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
+def row_term(q_line, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
     """What a line subtracts from a whole row: cancels in the softmax, but not in its logsumexp."""
     if LINEAR and not SYMMETRIC:
-        return slope * LOG2E * q_pos.to(tl.float32)
+        return slope * LOG2E * q_line
     else:
-        return q_pos.to(tl.float32) * 0.0
+        return q_line * 0.0
 
 
 @triton.jit
