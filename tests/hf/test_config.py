@@ -51,6 +51,12 @@ def test_reading_a_config_changes_nothing_in_it():
     assert json.dumps(values) == before
 
 
+def test_a_byte_order_mark_does_no_harm(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), encoding="utf-8-sig")
+    assert repr(from_config(path)) == repr(from_config(LLAMA))
+
+
 # Old and new keys.
 
 

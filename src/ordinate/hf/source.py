@@ -53,7 +53,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
         )
     try:
-        return check_settings(json.loads(path.read_text(encoding="utf-8")))
+        return check_settings(json.loads(path.read_text(encoding="utf-8-sig")))
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
