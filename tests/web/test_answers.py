@@ -152,7 +152,7 @@ def test_the_permutation_experiment_is_the_librarys():
     [
         ("", "text must have 2 to 16 words, got 0"),
         ("w " * 17, "got 17"),
-        ("x" * 201, "at most 200 characters"),
+        ("x" * 201, "characters of the sentence must be at most 200, got 201"),
     ],
 )
 def test_a_sentence_has_bounds(sentence, words_):
@@ -186,7 +186,7 @@ def test_the_doctors_table_is_the_doctors():
         ("[1]", "config must be a JSON object, got list"),
         ('{"model_type": "llama", "rope_theta": -3}', "rope_theta"),
         ("[" * 100_000, "config is nested too deeply"),
-        ("x" * (answers.MAX_CONFIG + 1), "config must be at most 262144 characters"),
+        ("x" * (answers.MAX_CONFIG + 1), "characters of a config must be at most 262144, got 262145"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_one_sentence(config, sentence):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_at_most
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
@@ -93,8 +94,7 @@ def command_of(spec: str, kind: str, sizes: Mapping[str, int]) -> str:
 def experiment(language: str, encoding: str, typed: str, sentence: str, seed: int) -> Answer:
     """The permutation experiment on a typed sentence."""
     try:
-        if len(sentence or "") > MAX_TEXT:
-            raise ValueError(f"sentence must be at most {MAX_TEXT} characters, got {len(sentence)}")
+        check_at_most("characters of the sentence", len(sentence or ""), MAX_TEXT)
         seed = number("seed", seed, 0, 2**31, whole=True)
         spec = spec_of(encoding, typed or "", {})
         view = View(text=sentence or "", dim=64, heads=4)
@@ -124,12 +124,7 @@ def doctor(language: str, config: str | None) -> Doctor:
     if not config or not config.strip():
         return Doctor(message=text("first_upload", language))
     try:
-        if len(config) > MAX_CONFIG:
-            raise ValueError(f"config must be at most {MAX_CONFIG} characters, got {len(config)}")
-        values = json.loads(config)
-        if not isinstance(values, dict):
-            raise ValueError(f"config must be a JSON object, got {type(values).__name__}")
-        found = diagnose(from_config(values))
+        found = diagnose(from_config(parsed_config(config)))
     except (ConfigError, ValueError, RecursionError) as error:
         return Doctor(message=_refusal(error, language))
     rows = tuple(
@@ -150,6 +145,15 @@ def doctor(language: str, config: str | None) -> Doctor:
 
         figure = figure_of(translated(picture_of(found, found.model_type), language), "plotly")
     return Doctor("", _facts(found, language), rows, figure, found)
+
+
+def parsed_config(config: str) -> dict[str, Any]:
+    """The text of a config.json, of a bounded length, as a mapping."""
+    check_at_most("characters of a config", len(config), MAX_CONFIG)
+    values = json.loads(config)
+    if not isinstance(values, dict):
+        raise ValueError(f"config must be a JSON object, got {type(values).__name__}")
+    return values
 
 
 def _short(value: float | None) -> float | None:
