@@ -50,7 +50,26 @@ def _attention(record: dict[str, Any]) -> str:
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
         f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs."
     )
+    if "decoding" in record:
+        parts.append(_decoding(record["decoding"]))
     return "\n\n".join(parts)
+
+
+def _decoding(rows: list[dict[str, Any]]) -> str:
+    names = [name for name in rows[0] if name != "shape"]
+    lines = [
+        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph).",
+        "",
+        f"| | {' | '.join(names)} |",
+        f"|---|{'---:|' * len(names)}",
+    ]
+    for row in rows:
+        cells = [
+            "–" if "error" in row[name] else f"{row[name]['ms']:.3f} ({row[name]['device_ms']:.3f})"
+            for name in names
+        ]
+        lines.append(f"| {row['shape']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _attention_table(shape: str, rows: list[dict[str, Any]]) -> str:
