@@ -176,6 +176,10 @@ def spoil_field(run):
     rewrite(run, lambda line: {k: v for k, v in line.items() if k != "grad_norm"})
 
 
+def spoil_table(run):
+    rewrite(run, lambda line: {**line, "positions": [[0, 8]]} if line["kind"] == "evaluation" else line)
+
+
 def without_evaluation(run):
     rewrite(run, lambda line: None if line["kind"] == "evaluation" else line)
 
@@ -190,6 +194,7 @@ SPOILED = {
     "settings of another run": (spoil_config, "damaged", "another run"),
     "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation is no number, but '1.2'"),
     "a field missing": (spoil_field, "damaged", "a line of kind train has no grad_norm"),
+    "half a bin": (spoil_table, "damaged", "positions of a line of kind evaluation is no list of 3 numbers each"),
     "no evaluation": (without_evaluation, "damaged", "it has no evaluation"),
     "no result": (unfinish, "unfinished", "it has no result.json"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..encoding import PositionEncoding
 from .config import RunConfig
 from .model import Transformer, token_losses
-from .tasks import UNASKED, Batch, Task
+from .tasks import UNASKED, Batch, Language, Task
 
 # Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
 _TOKENS_A_PASS = {"cpu": 16384, "cuda": 131072}
@@ -32,19 +32,22 @@ def evaluate(
     refused = refusal(model.encoding, config, length)
     if refused is not None:
         names = ("loss", "loss_error", "last_loss", "windowed_loss", "accuracy", "accuracy_error")
-        return {"length": length, **dict.fromkeys(names), "positions": [], "refused": refused}
+        empty: dict[str, list] = {"positions": [], "stretches": []}
+        return {"length": length, **dict.fromkeys(names), **empty, "refused": refused}
     batch = task.test_sequences(config.evaluation_tokens, length, max(config.lengths))
     losses, right = _losses(model, batch, config)
     asked = batch.targets != UNASKED
     scored, score_error = _accuracy(task, right, asked)
     per_sequence = losses.sum(1) / asked.sum(1)
+    cut = _windowed(model, batch, config) if windowed and task.measure is None else None
     return {
         "length": length,
         "loss": (losses.sum() / asked.sum()).item(),
         "loss_error": _standard_error(per_sequence),
         "last_loss": _mean(losses[:, -config.last_tokens :], asked[:, -config.last_tokens :]),
-        "windowed_loss": _windowed(model, batch, config) if windowed and task.measure is None else None,
+        "windowed_loss": None if cut is None else cut.mean().item(),
         "positions": _by_position(losses, asked, config.train_length),
+        "stretches": _by_stretch(losses, cut, max(config.lengths)) if isinstance(task, Language) else [],
         "accuracy": scored,
         "accuracy_error": score_error,
         "refused": None,
@@ -87,18 +90,32 @@ def _losses(model: nn.Module, batch: Batch, config: RunConfig) -> tuple[Tensor, 
     return torch.cat(losses), torch.cat(right)
 
 
-def _windowed(model: nn.Module, batch: Batch, config: RunConfig) -> float:
-    """The loss of the same targets with no more context than in training."""
+def _windowed(model: nn.Module, batch: Batch, config: RunConfig) -> Tensor:
+    """The loss of each of the same targets with no more context than in training."""
     window, half = config.train_length, config.train_length // 2
     length = batch.tokens.shape[1]
     starts = [*range(0, length - window, half), length - window] if length > window else [0]
     cut = Batch(*(torch.cat([part[:, s : s + window] for s in starts]) for part in batch))
     losses, _ = _losses(model, cut, config)
-    total, count, known = 0.0, 0, 0  # targets before the known one have been counted
+    found, known = [], 0  # targets before the known one have their loss
     for start, part in zip(starts, losses.split(batch.tokens.shape[0]), strict=True):
-        new = part[:, known - start :]
-        total, count, known = total + new.sum().item(), count + new.numel(), start + window
-    return total / count
+        found.append(part[:, known - start :])
+        known = start + window
+    return torch.cat(found, 1)
+
+
+def _by_stretch(losses: Tensor, cut: Tensor | None, longest: int) -> list[list[float | None]]:
+    """``[loss, windowed loss]`` of every stretch of text: the same stretches at all lengths.
+
+    Two lengths, or a loss and its control, differ far less from stretch to stretch than stretches do from
+    each other; their errors can only be told from pairs.
+    """
+    pieces = longest // losses.shape[1]
+    whole, windowed = (
+        None if part is None else part.reshape(-1, pieces * part.shape[1]).mean(1).tolist()
+        for part in (losses, cut)
+    )
+    return [[loss, windowed[i] if windowed else None] for i, loss in enumerate(whole or [])]
 
 
 def _by_position(losses: Tensor, asked: Tensor, train_length: int) -> list[list[float]]:

@@ -18,9 +18,6 @@ from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Evaluation, Summary
 #: An arm whose last fifth of training took away more of its loss than this was stopped early.
 STILL_LEARNING = 0.03
 
-# All lengths are cut from one text, so their errors partly cancel; by how much, the records do not say.
-_TOO_WIDE = ", taken as if every length had a text of its own, which is rather too wide than too narrow"
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -221,8 +218,7 @@ def _extra_context(summary: Summary) -> str:
         if one is None or one.gain is None:
             continue
         named = f"{arm.label} ({words.signed(one.gain.mean)})"
-        # Both losses are of the same targets, so the error of one is more than the error of their difference.
-        margin = max(one.gain.margin or 0.0, 2 * (one.loss_error or 0.0))
+        margin = max(one.gain.margin or 0.0, 2 * (one.gain_error or 0.0))
         if abs(one.gain.mean) <= margin:
             ignores.append(named)
         else:
@@ -342,11 +338,16 @@ def _baseline(summary: Summary, name: str, loss: float) -> str:
 
 
 def _noise(summary: Summary) -> str:
+    errors = "two standard errors of the evaluation"
+    if not summary.paired and not summary.by_accuracy:
+        errors += (
+            ", taken as if every length had a text of its own, which is too wide rather than too narrow"
+        )
     if summary.seeds > 1:
         return (
-            "± after a rise is the wider of the 95 % interval over seeds and two standard errors of the "
-            f"evaluation{_TOO_WIDE}. Differences between encodings are claimed by Welch's test at 95 %, corrected for "
-            "the number of comparisons, and never when smaller than the spread over seeds."
+            f"± after a rise is the wider of the 95 % interval over seeds and {errors}. Differences "
+            "between encodings are claimed by Welch's test at 95 %, corrected for the number of "
+            "comparisons, and never when smaller than the spread over seeds."
         )
     single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
     who = (
@@ -356,7 +357,7 @@ def _noise(summary: Summary) -> str:
     )
     return (
         f"{who} one seed, so there is no spread over seeds: what is said here is about these trained models, "
-        f"and another seed may change it. ± after a rise is two standard errors of the evaluation{_TOO_WIDE}."
+        f"and another seed may change it. ± after a rise is {errors}."
     )
 
 

@@ -108,16 +108,25 @@ def _flaw(record: RunRecord) -> str:
         for name in _NEEDED.get(metric["kind"], ()):
             if name not in metric:
                 return f"a line of kind {metric['kind']} has no {name}"
-            if name not in ("positions", "refused") and not _is_number(metric, name):
+            if name not in ("positions", "refused") and not _is_number(metric[name]):
                 return f"{name} of a line of kind {metric['kind']} is no number, but {metric[name]!r}"
+        for name, width in (("positions", 3), ("stretches", 2)):
+            if not _is_table(metric.get(name, []), width):
+                return f"{name} of a line of kind {metric['kind']} is no list of {width} numbers each"
     if not record.of_kind("evaluation"):
         return "it has no evaluation"
     return ""
 
 
-def _is_number(metric: Metric, name: str) -> bool:
-    value = metric[name]
+def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _is_table(value: object, width: int) -> bool:
+    """Whether something is a list of rows of so many numbers."""
+    return isinstance(value, list) and all(
+        isinstance(row, list) and len(row) == width and all(map(_is_number, row)) for row in value
+    )
 
 
 def finite(value: object) -> float | None:

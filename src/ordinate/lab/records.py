@@ -20,11 +20,14 @@ The kinds of lines in ``metrics.jsonl``::
     {"kind": "cost", "parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes",
                      "operations", "bytes"}
     {"kind": "evaluation", "extension", "length", "loss", "loss_error", "last_loss", "windowed_loss",
-                           "positions": [[start, stop, loss], …], "accuracy", "accuracy_error", "refused"}
+                           "positions": [[start, stop, loss], …], "stretches": [[loss, windowed], …],
+                           "accuracy", "accuracy_error", "refused"}
 
-``loss`` is in nats per token. ``refused`` is the sentence with which the encoding declined a length,
-and the numbers beside it are then null. ``seconds`` and ``tokens_per_second`` are the only values
-that differ between two runs of one config on one machine.
+``loss`` is in nats per token. ``stretches`` has the losses of every stretch of the text, the same
+stretches at all lengths, so that differences can be told from pairs; other tasks have none. ``refused``
+is the sentence with which the encoding declined a length, and the numbers beside it are then null.
+``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on
+one machine.
 
 Files are written whole or not at all (a temporary file, fsync, rename); only ``metrics.jsonl`` grows.
 A run without ``result.json`` is unfinished. One whose lines do not have the recorded SHA-256, or do

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from . import errors
 from .estimate import Estimate
 from .gather import Gathered, Run, finite
 from .records import Metric
@@ -34,6 +35,7 @@ class Evaluation:
         loss_error, accuracy_error: The largest standard error over sequences among the seeds.
         rise: The loss over the run's own in-length loss, less one.
         rise_error: What the evaluation of a limited number of sequences adds to `rise`, one standard error.
+        gain_error: The same of `gain`.
         gain: How much lower the loss is than on the same targets with the context cut to the training
             length; negative where more context does harm.
         positions: ``(start, stop, loss)`` along the sequence.
@@ -49,6 +51,7 @@ class Evaluation:
     rise: Estimate | None = None
     rise_error: float | None = None
     gain: Estimate | None = None
+    gain_error: float | None = None
     positions: tuple[tuple[int, int, Estimate], ...] = ()
     refused: str | None = None
 
@@ -180,14 +183,20 @@ class Summary:
         return {str(one["name"]): float(one["loss"]) for one in lines if finite(one.get("loss"))}
 
     @property
+    def paired(self) -> bool:
+        """Whether errors come from pairs: the same stretches of text at every length."""
+        lines = (one for run in self.gathered.runs for one in run.of_kind("evaluation"))
+        return any(one.get("stretches") for one in lines)
+
+    @property
     def by_accuracy(self) -> bool:
         """Whether the task is one of right and wrong answers."""
         return any(one.accuracy is not None for arm in self.arms for one in arm.evaluations)
 
     @property
     def seeds(self) -> int:
-        """The fewest seeds behind any arm."""
-        return min(len(arm.seeds) for arm in self.arms)
+        """The fewest seeds behind any arm that has numbers."""
+        return min((len(arm.seeds) for arm in self.arms if arm.seeds), default=0)
 
 
 def summarize(gathered: Gathered) -> Summary:
@@ -280,17 +289,14 @@ def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Ev
     refusals += ["the loss is not a finite number" for one, _ in here if _is_broken(one)]
     if refusals:  # also when other seeds have numbers: their mean would be of the lucky ones
         return Evaluation(length, refused=str(refusals[0]))
-    rises, rise_errors, gains = [], [], []
+    rises, gains = [], []
     for one, start in here:
         loss, windowed = finite(one["loss"]), finite(one["windowed_loss"])
         if loss is not None and windowed is not None:
             gains.append(windowed - loss)
         in_length = None if start is None else finite(start["loss"])
-        if loss is not None and start is not None and in_length:
+        if loss is not None and in_length:
             rises.append(loss / in_length - 1)
-            errors = (one["loss_error"] or 0.0) / in_length, (start["loss_error"] or 0.0) / in_length
-            same = one is start  # then there is nothing to compare
-            rise_errors.append(0.0 if same else math.hypot(errors[0], loss / in_length * errors[1]))
     return Evaluation(
         length=length,
         loss=Estimate.of(finite(one["loss"]) for one, _ in here),
@@ -299,8 +305,9 @@ def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Ev
         accuracy=Estimate.of(finite(one.get("accuracy")) for one, _ in here),
         accuracy_error=_largest(one.get("accuracy_error") for one, _ in here),
         rise=Estimate.of(rises),
-        rise_error=_largest(rise_errors),
+        rise_error=_largest(errors.of_rise(one, start) for one, start in here if start is not None),
         gain=Estimate.of(gains),
+        gain_error=_largest(errors.of_gain(one) for one, _ in here),
         positions=_positions([one.get("positions") or [] for one, _ in here]),
     )
 
