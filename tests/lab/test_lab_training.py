@@ -161,6 +161,14 @@ def test_a_damaged_checkpoint_is_named_and_the_run_starts_again(tmp_path, damage
     assert numbers(directory) == numbers(tmp_path / "whole")
 
 
+def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
+    (tmp_path / ".checkpoint.safetensors-abc123").write_bytes(b"half")
+    train_and_evaluate(tiny(), tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_resumed_run_goes_on_with_the_threads_it_began_with(tmp_path, monkeypatch):
     with pytest.raises(Stopped):
         train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])

@@ -243,7 +243,12 @@ def _resumed(
             )
     count = max(len(sweep.seeds), seeds or 0)
     arms = tuple(dict.fromkeys((*sweep.arms, *names)))
-    return dataclasses.replace(sweep, arms=arms, seeds=tuple(range(count)))
+    words = shlex.split(sweep.command)
+    if arms != sweep.arms:  # the recorded command should still do all of it again
+        words += [spec for spec in arms if spec not in words]
+    if count != len(sweep.seeds):
+        words += ["--seeds", str(count)]
+    return dataclasses.replace(sweep, arms=arms, seeds=tuple(range(count)), command=shlex.join(words))
 
 
 def _lengths(text: str, changes: dict[str, Any], preset: str) -> tuple[int, ...]:

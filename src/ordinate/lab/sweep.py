@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +140,25 @@ def run_all(
         sweep.save(out)
     for config in sweep.configs():
         directory = sweep.directory(out, config)
-        train_and_evaluate(
-            config,
-            directory,
-            progress if processes.main else Progress(),
-            observers=observers(directory) if processes.main else (),
-            processes=processes,
-        )
+        with _alone(directory) if processes.main else contextlib.nullcontext():
+            train_and_evaluate(
+                config,
+                directory,
+                progress if processes.main else Progress(),
+                observers=observers(directory) if processes.main else (),
+                processes=processes,
+            )
         progress.run_done()
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else works on this run, be it a second ``--resume`` of the same comparison."""
+    if sys.platform == "win32":  # which has no such locks
+        yield
+        return
+    from .claim import claim, claim_file
+
+    with claim(directory):
+        yield
+        claim_file(directory).unlink(missing_ok=True)  # whoever waited finds the run finished

@@ -138,6 +138,8 @@ def _prepare(config: RunConfig, directory: Path, progress: Progress) -> checkpoi
     if damage:
         progress.say(f"{directory.name} is damaged and is run again: {damage}")
         shutil.rmtree(directory)
+    for unfinished in directory.glob(".*-*"):  # files a killed process was about to put in place
+        unfinished.unlink()
     if state is None:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "environment.json", describe(config.device))
