@@ -25,6 +25,14 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "mistral", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
          "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": None},
         "RoPE(128, base=1e+06, layout='half')"),
+    "SmolLM2 1.7B": (
+        {"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24, "max_position_embeddings": 8192,
+         "is_llama_config": True, "rope_interleaved": False, "rope_scaling": None, "rope_theta": 130000, "transformers.js_config": {}},
+        "RoPE(64, base=130000, layout='half')"),
+    "DeepSeek R1 Distill Qwen 7B": (
+        {"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 28, "max_position_embeddings": 131072,
+         "max_window_layers": 28, "rope_theta": 10000, "sliding_window": 4096, "use_mrope": False, "use_sliding_window": False},
+        "RoPE(128, base=10000, layout='half')"),
     "Qwen 3 MoE": (
         {"model_type": "qwen3_moe", "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 48, "head_dim": 128,
          "max_position_embeddings": 40960, "max_window_layers": 48, "rope_theta": 1000000.0, "rope_scaling": None,

@@ -118,7 +118,7 @@ _QWEN3_5 = RopeRules(section_layout="interleaved", sections=(11, 11, 10))
 
 ROTARY: Mapping[str, Family] = MappingProxyType({
     # Llama and what is built like it
-    "llama": _plain("Llama", 4096, 32, 32, 2048, 10000.0),
+    "llama": _plain("Llama", 4096, 32, 32, 2048, 10000.0, fixed={"rope_interleaved": False}),
     "arcee": _plain("Arcee", 2560, 32, 32, 4096, 10000.0),
     "aria_text": _plain("Aria", 4096, 32, 32, 2048, 10000.0),
     "apertus": _plain("Apertus", 4096, 32, 32, 65536, 12000000.0, rope_parameters=_APERTUS),
@@ -161,11 +161,11 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
         rules=DecoderRules(windows_all=True, temperature=mistral_temperature)),
     # Windows in some layers
     "qwen2": _plain("Qwen 2", 4096, 32, 32, 32768, 10000.0, rules=_FROM_LAYER,
-        sliding_window=4096, use_sliding_window=False, max_window_layers=28),
+        sliding_window=4096, use_sliding_window=False, max_window_layers=28, fixed={"use_mrope": False}),
     "qwen2_moe": _plain("Qwen 2 MoE", 2048, 16, 24, 32768, 10000.0, rules=DecoderRules(qwen2_moe_layers),
         sliding_window=4096, use_sliding_window=False, max_window_layers=28),
     "qwen3": _plain("Qwen 3", 4096, 32, 32, 32768, 10000.0, 128, rules=_FROM_LAYER,
-        sliding_window=4096, use_sliding_window=False, max_window_layers=28),
+        sliding_window=4096, use_sliding_window=False, max_window_layers=28, fixed={"use_mrope": False}),
     "dots1": _plain("dots.llm1", 4608, 32, 62, 2048, 10000.0, rules=_FROM_LAYER,
         sliding_window=4096, max_window_layers=62),
     "gemma2": _plain("Gemma 2", 2304, 8, 26, 8192, 10000.0, 256,
