@@ -124,6 +124,13 @@ def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     )
 
 
+def test_without_an_earlier_validation_it_cannot_be_told_whether_training_was_cut_short(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,))
+    late = lambda line: None if line["kind"] == "validation" and line["step"] < 350 else line  # noqa: E731
+    rewrite(tmp_path / "runs/rope-0", late)
+    assert "Whether an arm was cut short cannot be told" in said(tmp_path)["Training"]
+
+
 def test_diverged_and_left_out_runs_are_said(tmp_path):
     write_sweep(tmp_path, ["rope", "alibi"], extensions=())
     change_losses(tmp_path / "runs/rope-2", dict.fromkeys(LENGTHS, float("nan")))

@@ -318,6 +318,11 @@ def _training(summary: Summary) -> str:
             "No arm was cut short: the last fifth of training lowered no validation loss by more than "
             f"{max(largest, 0.0) * 100:.1f} %."
         )
+    else:
+        parts.append(
+            "Whether an arm was cut short cannot be told: no validation loss is from before the last fifth "
+            "of training."
+        )
     spiky = [f"{arm.label} ({arm.spikes[0]})" for arm in summary.arms if arm.spikes[0]]
     if spiky:
         parts.append(f"Gradient norms over {SPIKE:g} times the usual: {words.listed(spiky)}.")

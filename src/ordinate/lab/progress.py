@@ -58,8 +58,11 @@ class PlainProgress(Progress):
         now = time.monotonic()
         if now - self._said >= self.every and done < self._total:
             self._said = now
-            left = (now - self._started) * (self._total - done) / max(1, done - self._before)
-            self.say(f"{self._label} {done}/{self._total}, {note}, {_clock(left)} left")
+            parts = [f"{self._label} {done}/{self._total}", note]
+            if done > self._before:  # before anything is done, nothing says how long the rest takes
+                left = (now - self._started) * (self._total - done) / (done - self._before)
+                parts.append(f"{_clock(left)} left")
+            self.say(", ".join(filter(None, parts)))
 
     def end(self) -> None:
         note = f", {self._note}" if self._note else ""
