@@ -50,7 +50,7 @@ def _qwen_vl(name: str, interleaved: bool) -> Callable[[], nn.Module]:
             sections["mrope_interleaved"] = True
         text = _TINY | {"head_dim": 16, "rope_parameters": sections}
         vision = {
-            "depth": 1, "embed_dim": 32, "hidden_size": 64 if interleaved else 64, "num_heads": 2,
+            "depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2,
             "intermediate_size": 64, "out_hidden_size": 64, "deepstack_visual_indexes": [],
             "num_position_embeddings": 16,
         }  # fmt: skip
@@ -67,16 +67,27 @@ def rope(**parameters: Any) -> dict[str, Any]:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Llama 2": _model("Llama"),
     "Llama 3.1": _model(
-        "Llama", **rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                        original_max_position_embeddings=32),
-    ),  # fmt: skip
+        "Llama",
+        **rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
     "Llama, linear": _model("Llama", **rope(rope_type="linear", factor=4.0)),
     "Llama, dynamic": _model("Llama", **rope(rope_type="dynamic", factor=2.0)),
     "Llama, yarn": _model("Llama", rope_parameters=_YARN),
     "Llama 4": _model(
-        "Llama4Text", "Llama4ForCausalLM", head_dim=16, intermediate_size_mlp=64, num_local_experts=2,
-        num_hidden_layers=4, attention_chunk_size=8,
-    ),  # fmt: skip
+        "Llama4Text",
+        "Llama4ForCausalLM",
+        head_dim=16,
+        intermediate_size_mlp=64,
+        num_local_experts=2,
+        num_hidden_layers=4,
+        attention_chunk_size=8,
+    ),
     "Mistral": _model("Mistral", sliding_window=8),
     "Mixtral": _model("Mixtral", num_local_experts=4),
     "Qwen2": _model("Qwen2"),
@@ -92,25 +103,42 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         "Gemma3Text", "Gemma3ForCausalLM", head_dim=16, sliding_window=8, num_hidden_layers=6
     ),
     "Gemma 4": _model(
-        "Gemma4Text", "Gemma4ForCausalLM", head_dim=16, global_head_dim=32, sliding_window=8,
-        num_hidden_layers=6, hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCABULARY,
-    ),  # fmt: skip
+        "Gemma4Text",
+        "Gemma4ForCausalLM",
+        head_dim=16,
+        global_head_dim=32,
+        sliding_window=8,
+        num_hidden_layers=6,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCABULARY,
+    ),
     "Phi": _model("Phi"),
     "Phi-3": _model("Phi3"),
     "Phi-3, longrope": _model(
-        "Phi3", original_max_position_embeddings=128,
-        **rope(rope_type="longrope", short_factor=[1.0 + i / 8 for i in range(8)],
-               long_factor=[2.0 + i for i in range(8)], original_max_position_embeddings=128),
-    ),  # fmt: skip
+        "Phi3",
+        original_max_position_embeddings=128,
+        **rope(
+            rope_type="longrope",
+            short_factor=[1.0 + i / 8 for i in range(8)],
+            long_factor=[2.0 + i for i in range(8)],
+            original_max_position_embeddings=128,
+        ),
+    ),
     "DeepSeek-V2": _model("DeepseekV2", q_lora_rank=None, **_LATENT),
     "DeepSeek-V3": _model(
-        "DeepseekV3", q_lora_rank=16, **_LATENT,
+        "DeepseekV3",
+        q_lora_rank=16,
+        **_LATENT,
         rope_parameters=_YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
-    ),  # fmt: skip
+    ),
     "gpt-oss": _model(
-        "GptOss", head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
+        "GptOss",
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=8,
         rope_parameters=_YARN | {"factor": 32.0, "truncate": False},
-    ),  # fmt: skip
+    ),
     "GPT-NeoX": _model("GPTNeoX"),
     "GPT-J": _model("GPTJ", n_embd=64, n_head=4, n_layer=2, rotary_dim=8, n_positions=256),
     "GLM": _model("Glm", head_dim=16),
