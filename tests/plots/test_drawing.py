@@ -143,3 +143,9 @@ def test_drawing_leaves_matplotlibs_settings_alone():
     before = dict(matplotlib.rcParams)
     plots.plot("alibi", "slopes")
     assert dict(matplotlib.rcParams) == before
+
+
+def test_every_band_of_the_scalings_is_named_once_in_the_legend():
+    figure = plots.plot("rope", "scalings", backend="plotly")
+    named = [trace.name for trace in figure.data if trace.showlegend]
+    assert sorted(named) == ["before scaling", "divided by 8", "in between", "kept"]

@@ -97,7 +97,9 @@ def save_picture(picture: Picture, path: str | os.PathLike) -> Path:
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix == ".html":
-        figure_of(picture, "plotly").write_html(target, include_plotlyjs=True, div_id="picture")
+        figure_of(picture, "plotly").write_html(
+            target, include_plotlyjs=True, div_id="picture", auto_play=False
+        )
         return target
     _save_with_matplotlib(figure_of(picture, "matplotlib"), target)
     return target

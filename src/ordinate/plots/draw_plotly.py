@@ -66,7 +66,7 @@ def _height(picture: Picture, rows: int) -> int:
 
 def _draw(figure: Figure, panel: Panel, place: dict[str, int], index: int, picture: Picture) -> None:
     if isinstance(panel, Lines):
-        _draw_lines(figure, panel, place, legend=index == 0)
+        _draw_lines(figure, panel, place, first=index == 0)
     elif isinstance(panel, Heatmap):
         shared = [(p.value, p.limit) for p in picture.panels if isinstance(p, Heatmap)]
         mine = shared.index((panel.value, panel.limit))  # one bar for all maps that share their colours
@@ -85,7 +85,7 @@ def _scale(figure: Figure, x: Axis, y: Axis, place: dict[str, int]) -> None:
     )
 
 
-def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, legend: bool) -> None:
+def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: bool) -> None:
     from plotly.graph_objects import Scatter
 
     loud = [series for series in panel.series if not series.quiet]
@@ -95,20 +95,24 @@ def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, legend: 
             palette.QUIET if series.quiet else palette.color(index, len(loud), ordered=panel.ordered)
         )
         dash = "solid" if panel.ordered or series.quiet else _DASHES[index % 4]
+        # One line of the legend a name: that of the first panel where there is something of it.
+        new = len(series.x) > 0 and not any(
+            t.legendgroup == series.name and t.showlegend for t in figure.data
+        )
         figure.add_trace(
             Scatter(
                 x=_list(series.x), y=_list(series.y), name=_escaped(series.name), legendgroup=series.name,
                 mode="markers" if series.points else "lines",
                 line={"color": colour, "width": 1.2 if series.quiet else 2, "dash": dash},
                 marker={"color": colour, "size": 6, "symbol": _SYMBOLS[index % 4]},
-                showlegend=legend and len(panel.series) > 1,
+                showlegend=new and len(panel.series) > 1,
             ),
             **place,
         )  # fmt: skip
         if series.low is not None and series.high is not None:
             _draw_band(figure, series, colour, place)
     for mark in panel.marks:
-        _draw_mark(figure, mark, panel, place, labelled=legend)
+        _draw_mark(figure, mark, panel, place, labelled=first)
     _scale(figure, panel.x, panel.y, place)
 
 
@@ -122,9 +126,9 @@ def _draw_mark(
         log = panel.x.log if upright else panel.y.log
         at = math.log10(mark.at) if log else mark.at  # where annotations stand on such an axis
         figure.add_annotation(
-            x=at if upright else 1, y=1 if upright else at, text=_escaped(mark.label), showarrow=False,
+            x=at if upright else 0, y=1 if upright else at, text=_escaped(mark.label), showarrow=False,
             xref="x" if upright else "x domain", yref="y domain" if upright else "y",
-            xanchor="left" if upright else "right", yanchor="top" if upright else "bottom", font={"size": 11},
+            xanchor="left", yanchor="top" if upright else "bottom", font={"size": 11},
         )  # fmt: skip
 
 

@@ -1,0 +1,54 @@
+"""What the parts of the page share: words that change with the language, and figures that are then drawn again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .words import LANGUAGES, text
+
+
+class Parts:
+    """Everything with words on it, so that a change of language reaches all of it."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.labelled: list[tuple[str, Any]] = []
+
+    def add(self, key: str, component: Any) -> Any:
+        self.labelled.append((key, component))
+        return component
+
+    def markdown(self, key: str) -> Any:
+        import gradio as gr
+
+        return self.add(key, gr.Markdown(text(key, self.language)))
+
+    def tab(self, key: str) -> Any:
+        import gradio as gr
+
+        return self.add(key, gr.Tab(text(key, self.language), id=key))
+
+    def label(self, key: str) -> str:
+        return text(key, self.language)
+
+    def update(self, key: str, component: Any, language: str) -> Any:
+        import gradio as gr
+
+        words = text(key, language)
+        if isinstance(component, (gr.Markdown, gr.Button)):
+            return gr.update(value=words)
+        return gr.update(label=words)
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """A figure that speaks: how to draw it again in another language."""
+
+    ask: Any
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+def code_of(language: str) -> str:
+    return LANGUAGES.get(language, "en")
