@@ -96,6 +96,9 @@ def test_what_cannot_be_reported_is_one_sentence_and_a_hint(folder, capsys, what
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path, capsys):
     assert run(["report", str(tmp_path / "nowhere")]) == 2
     assert "got " + str(tmp_path / "nowhere") + ", which is not there" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert run(["report", str(tmp_path / "file")]) == 2
+    assert "got " + str(tmp_path / "file") + ", which is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.plain

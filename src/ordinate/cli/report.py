@@ -58,7 +58,8 @@ def make_report(directory: Path, *, write: bool = True) -> Report:
     """Read a comparison's records, and write its report beside them."""
     if not directory.is_dir():
         raise Misuse(
-            f"DIR must be the folder of a comparison, got {directory}, which is not there",
+            f"DIR must be the folder of a comparison, got {directory}, "
+            f"which is {'no folder' if directory.exists() else 'not there'}",
             f"ordinate compare --out {directory}",
         )
     try:

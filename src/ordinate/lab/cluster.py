@@ -31,6 +31,9 @@ RETRIES = 5
 # How often to look at the records of runs in progress, in seconds.
 _LOOK_EVERY = 1.0
 
+# As many runs as a line can tell of.
+_STATES_SHOWN = 4
+
 Observers = Callable[[Path], Iterable[Observer]]
 
 
@@ -148,8 +151,9 @@ class _Dispatch:
     def _note(self) -> str:
         """How far the runs are that somebody is at, and how many wait."""
         states = [state for job in self.running.values() if (state := _state(job))]
-        queued = len(self.running) - len(states)
-        return ", ".join([*states, *([f"{queued} queued"] if queued else [])])
+        more, queued = len(states) - _STATES_SHOWN, len(self.running) - len(states)
+        shown = states[:_STATES_SHOWN] + ([f"{more} more"] if more > 0 else [])
+        return ", ".join(shown + ([f"{queued} queued"] if queued else []))
 
     def _send(self, job: Job) -> None:
         self.sent[job.name] += 1
