@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -36,6 +35,8 @@ def claim(directory: Path, every: float = 0.2) -> Iterator[None]:
 
 
 def _try(handle: int) -> bool:
+    import fcntl  # not on every system, and only a cluster's runs are claimed
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
