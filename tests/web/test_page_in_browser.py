@@ -114,6 +114,7 @@ def test_two_encodings_side_by_side(shown):
     shown.page.wait_for_selector("#plot-b .main-svg")
     shown.choose("#view-a", "score against distance")
     shown.choose("#encoding-b", "t5")
+    shown.page.wait_for_function("document.querySelector('#view-b input').value === 'buckets'")
     shown.choose("#view-b", "score against distance")
     shown.wait_for("#plot-a", curve("rope", "scores"))
     shown.wait_for("#plot-b", curve("t5", "scores"))
