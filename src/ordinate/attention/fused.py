@@ -108,18 +108,17 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     lo = min([part.lo for part in tables]) if tables else 0
     hi = max([part.hi for part in tables]) if tables else 0
     for part in parts:
-        factor = scale if part.scaled else 1.0
         if isinstance(part, PairBias):
             pair = part
         if isinstance(part, LinearBias):
-            slopes, symmetric = part.slopes.float() * factor, part.symmetric
+            slopes, symmetric = _as_logits(part.slopes, part, scale), part.symmetric
         elif isinstance(part, DistanceBias):
             # Two tables must end together, for the kernels know one pair of ends.
-            table = _extend(part.table.float() * factor, part.lo, part.hi, lo, hi)
+            table = _extend(_as_logits(part.table, part, scale), part.lo, part.hi, lo, hi)
         elif isinstance(part, KeyBias):
-            key = part.vector.float() * factor
+            key = _as_logits(part.vector, part, scale)
         elif isinstance(part, RowBias):
-            row = _extend(part.projected().float() * factor, part.lo, part.hi, lo, hi)
+            row = _extend(_as_logits(part.projected(), part, scale), part.lo, part.hi, lo, hi)
     if pair is None:
         return Terms(key=key)
     return Terms(
@@ -127,6 +126,10 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
         None if pair.aligned else pair.q_positions, None if pair.aligned else pair.k_positions,
         pair.aligned,
     )  # fmt: skip
+
+
+def _as_logits(values: Tensor, part: Bias, scale: float) -> Tensor:
+    return values.float() * scale if part.scaled else values.float()
 
 
 def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor:

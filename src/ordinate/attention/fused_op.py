@@ -283,7 +283,9 @@ def _queries_backward(
 ) -> None:  # fmt: skip
     batch, heads, q_len, _ = launch.q.shape
     ends = grad_table or grad_row
-    past, future = (torch.empty(batch, heads, q_len, device=launch.q.device) for _ in range(2))
+    past = future = common["shared_ptr"]  # a pointer that is not followed
+    if ends:
+        past, future = (torch.empty_like(past) for _ in range(2))
     row_grad = grads["row"]
     if grad_row and row_grad.shape[0] != batch:
         row_grad = row_grad.new_zeros(batch, *row_grad.shape[1:])
@@ -313,9 +315,11 @@ def _keys_backward(
     k_len = launch.k.shape[2]
     config = tile_config("keys", launch.q, launch.v, launch.table is not None)
     tiles = -(-k_len // config["N"])
-    device = launch.q.device
-    key_grad = torch.empty(batch, heads, k_len if grad_key else 0, device=device)
-    slope_shares = torch.empty(batch, heads, tiles if grad_slopes else 0, device=device)
+    key_grad = slope_shares = common["shared_ptr"]  # a pointer that is not followed
+    if grad_key:
+        key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
+    if grad_slopes:
+        slope_shares = torch.empty(batch, heads, tiles, device=launch.q.device)
     attention_backward._attention_bwd_kv_kernel[(tiles, batch * launch.k.shape[1])](
         **common, **launch.tiles(config["M"], config["N"], of_queries=False),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"],

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..checks import check_bool, check_positive_int
 from ..encoding import PositionEncoding
@@ -112,7 +113,8 @@ class T5Bias(PositionEncoding):
         queries, keys = resolve(q, k, q_positions, k_positions)
         aligned = q_positions is None and k_positions is None
         rows = constant(self._rows, torch.int64, self.weight.device)
-        table = self.weight.to(compute_dtype(q.dtype)).t()[:, rows]
+        # Unlike indexing, an embedding has a gradient of one short kernel.
+        table = F.embedding(rows, self.weight.to(compute_dtype(q.dtype))).t()
         return DistanceBias(table, queries, keys, lo=self._lo, aligned=aligned)
 
     def extra_repr(self) -> str:
