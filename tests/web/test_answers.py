@@ -82,7 +82,7 @@ BAD = [
     ({"sizes": {"dim": 0}}, "dim must be from 2 to 256, got 0"),
     ({"sizes": {"dim": 63}}, "head_dim must be even, channels turn in pairs, got 63"),
     ({"sizes": {"heads": float("nan")}}, "heads must be from 1 to 32, got nan"),
-    ({"sizes": {"train_length": None}}, "train_length must be a number from 2 to 1.04858e+06, got 'None'"),
+    ({"sizes": {"train_length": None}}, "train_length must be a number from 2 to 1048576, got 'None'"),
     ({"options": {"log_base": 400}}, "log_base must be from 1 to 8, got 400"),
     ({"encoding": OWN, "typed": "rop"}, "unknown encoding 'rop' in spec 'rop'; did you mean 'rope'"),
     ({"encoding": OWN, "typed": ""}, "spec must be text such as 'rope:base=1e6', got ''"),

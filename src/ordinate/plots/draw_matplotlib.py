@@ -116,6 +116,8 @@ def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:
             style |= {"linewidth": 1.0}
         elif not panel.ordered:
             style |= {"linestyle": _LINE_STYLES[index % 4], "linewidth": 1.6}
+        if len(series.x) <= 12:
+            style.setdefault("marker", ".")  # so few are measurements, and one alone would be no line
         axes.plot(series.x.numpy(), series.y.numpy(), **style)
         if series.low is not None and series.high is not None:
             edges = series.low.numpy(), series.high.numpy()

@@ -102,7 +102,7 @@ def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: b
         figure.add_trace(
             Scatter(
                 x=_list(series.x), y=_list(series.y), name=_escaped(series.name), legendgroup=series.name,
-                mode="markers" if series.points else "lines",
+                mode="markers" if series.points else "lines+markers" if len(series.x) <= 12 else "lines",
                 line={"color": colour, "width": 1.2 if series.quiet else 2, "dash": dash},
                 marker={"color": colour, "size": 6, "symbol": _SYMBOLS[index % 4]},
                 showlegend=new and len(panel.series) > 1,

@@ -135,9 +135,11 @@ def _checked(control: Control, value: Any) -> Any:
 def number(name: str, value: Any, low: float, high: float, *, whole: bool) -> Any:
     """A number a visitor gave, refused with its bounds where it is none or beyond them."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {str(value)[:40]!r}")
+        raise ValueError(
+            f"{name} must be a number from {low:.12g} to {high:.12g}, got {str(value)[:40]!r}"
+        )
     if not low <= value <= high:
-        raise ValueError(f"{name} must be from {low:g} to {high:g}, got {value:g}")
+        raise ValueError(f"{name} must be from {low:.12g} to {high:.12g}, got {value:.12g}")
     if whole and value != int(value):
         raise ValueError(f"{name} must be a whole number, got {value:g}")
     return int(value) if whole else float(value)
