@@ -9,7 +9,7 @@ from typing import Any
 from . import answers
 from .answers import plain
 from .controls import CONTROLS, MAX_SPEC, OWN, defaults_of, names
-from .parts import Parts, Redraw, code_of
+from .parts import Parts, Redraw, code_of, quietly
 from .words import text
 
 # Figures fill the width they were drawn in; when that changes, they are told.
@@ -35,8 +35,8 @@ def encodings(parts: Parts, choice: Any) -> list[Redraw]:
         reveal,
         [compare, *redraw.inputs],
         [second.column, *redraw.outputs],
-        show_progress="hidden",
         api_name=False,
+        **quietly(redraw.lane),
     ).then(None, js=_FIT)
     return [first.redraw, second.redraw]
 
@@ -129,7 +129,8 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
         return gr.update(visible=chosen == OWN), picked, *shown, *drawn
 
     outputs = [plot, command, message]
-    quick: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "queue": True}
+    lane = f"panel-{name}"
+    quick = {**quietly(lane), "trigger_mode": "always_last"}
     encoding.input(choose, inputs, [typed, view, *options, *outputs], api_name=f"choose_{name}", **quick)
     typed.submit(choose, inputs, [typed, view, *options, *outputs], api_name=False, **quick)
     gr.on(
@@ -144,9 +145,10 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
     def again(*given: Any) -> tuple[Any, ...]:
         language, chosen, kind, spec, moved, measured = split(given)
         kinds, _ = answers.views(chosen, spec, moved, measured)
-        return gr.update(choices=_view_choices(kinds, language), value=kind), *draw(*given)
+        picked = gr.update(choices=_view_choices(kinds, language), value=kind) if kinds else gr.skip()
+        return picked, *draw(*given)
 
-    return _Panel(column, Redraw(again, inputs, [view, *outputs]))
+    return _Panel(column, Redraw(again, inputs, [view, *outputs], lane))
 
 
 def _option(name: str, parts: Parts, encoding: str, panel: str) -> Any:

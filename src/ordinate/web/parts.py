@@ -43,11 +43,21 @@ class Parts:
 
 @dataclass(frozen=True)
 class Redraw:
-    """A figure that speaks: how to draw it again in another language."""
+    """A figure that speaks: how to draw it again in another language.
+
+    Attributes:
+        lane: Its questions are answered one after the other, so that no late answer replaces a newer one.
+    """
 
     ask: Any
     inputs: list[Any]
     outputs: list[Any]
+    lane: str
+
+
+def quietly(lane: str) -> dict[str, Any]:
+    """How the questions of a lane are asked: without a spinner, and one after the other."""
+    return {"show_progress": "hidden", "concurrency_id": lane, "concurrency_limit": 1}
 
 
 def code_of(language: str) -> str:

@@ -10,7 +10,7 @@ from ..plots.api import figure_of
 from . import answers
 from .answers import plain
 from .controls import OWN, names
-from .parts import Parts, Redraw, code_of
+from .parts import Parts, Redraw, code_of, quietly
 from .records_zip import unpack
 from .words import say, translated
 
@@ -52,7 +52,7 @@ def shuffle(parts: Parts, choice: Any) -> Redraw:
         return *ask(spoken, words, chosen, number + 1), number + 1
 
     inputs, outputs = [choice, sentence, encoding, seed], [plot, message]
-    quick: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
+    quick = {**quietly("shuffle"), "trigger_mode": "always_last"}
     gr.on(
         [sentence.input, sentence.submit, encoding.input],
         ask,
@@ -62,7 +62,7 @@ def shuffle(parts: Parts, choice: Any) -> Redraw:
         **quick,
     )
     again.click(ask_again, inputs, [*outputs, seed], api_name=False, **quick)
-    return Redraw(ask, inputs, outputs)
+    return Redraw(ask, inputs, outputs, "shuffle")
 
 
 def config(parts: Parts, choice: Any) -> None:
@@ -195,8 +195,8 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
         [choice, archive],
         outputs,
         api_name=False,
-        show_progress="hidden",
+        **quietly("report"),
     )
-    listed.input(open_known, [choice, listed], outputs, api_name="report", show_progress="hidden")
-    figure.input(pick, [choice, figure, opened], plot, api_name=False, show_progress="hidden")
-    return Redraw(pick, [choice, figure, opened], [plot])
+    listed.input(open_known, [choice, listed], outputs, api_name="report", **quietly("report"))
+    figure.input(pick, [choice, figure, opened], plot, api_name=False, **quietly("report"))
+    return Redraw(pick, [choice, figure, opened], [plot], "report")
