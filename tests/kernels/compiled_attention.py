@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 import ordinate
 from ordinate.attention import api, fused, fused_op, fused_tiles
-from ordinate.kernels import attention_backward, attention_forward, table_gradient
+from ordinate.kernels import attention_forward, key_gradient, query_gradient, table_gradient
 
 _TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
@@ -71,7 +71,7 @@ def compile_all(
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
-    for module in (attention_forward, attention_backward, table_gradient):
+    for module in (attention_forward, query_gradient, key_gradient, table_gradient):
         for name, kernel in list(vars(module).items()):
             kernel = kernel.kernel if isinstance(kernel, _Compiled) else kernel
             if name.endswith("_kernel"):

@@ -3,159 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kernels import attention_backward, attention_forward, table_gradient
-from .fused_tiles import FEW_QUERIES, far_tiles, key_shares, overlapping_tiles, tile_config
-
-
-@dataclass(eq=False)
-class _Launch:
-    """What all kernels are given, under the names of their arguments."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    slopes: Tensor | None
-    table: Tensor | None
-    key: Tensor | None
-    row: Tensor | None
-    q_positions: Tensor | None
-    k_positions: Tensor | None
-    q_index: Tensor | None
-    k_index: Tensor | None
-    q_segments: Tensor | None
-    k_segments: Tensor | None
-    padding: Tensor | None
-    seed: Tensor | None
-    symmetric: bool
-    aligned: bool
-    lo: int
-    causal: bool
-    window: int | None
-    scale: float
-    softcap: float | None
-    dropout_p: float
-
-    def __post_init__(self) -> None:
-        self.q, self.k, self.v = (_rows_of_unit_stride(x) for x in (self.q, self.k, self.v))
-        for name in ("slopes", "table", "key", "row", "q_positions", "k_positions"):
-            value = getattr(self, name)
-            setattr(self, name, None if value is None else value.contiguous())
-        for name in ("q_index", "k_index", "q_segments", "k_segments", "padding"):
-            value = getattr(self, name)
-            if value is not None:
-                # One batch stride serves indices and segments of a side.
-                rows = self.q.shape[0] if value.shape[0] > 1 or self._batched_tokens() else 1
-                value = value.expand(rows, -1).to(torch.int32).contiguous()
-            setattr(self, name, value)
-
-    def _batched_tokens(self) -> bool:
-        tokens = (self.q_index, self.k_index, self.q_segments, self.k_segments)
-        return any(value is not None and value.shape[0] > 1 for value in tokens)
-
-    @property
-    def heads(self) -> int:
-        return self.q.shape[1]
-
-    @property
-    def hi(self) -> int:
-        longest = self.table if self.table is not None else self.row
-        return self.lo + (0 if longest is None else longest.shape[-1] - 1)
-
-    @property
-    def short(self) -> bool:
-        """Whether most tiles lie beyond the tables, so that few have to be looked up."""
-        return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
-
-    def pointers(self) -> dict[str, Any]:
-        nothing = self.q  # a pointer that no kernel follows
-        names = {
-            "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
-            "q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions,
-            "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
-            "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
-            "padding_ptr": self.padding, "seed_ptr": self.seed,
-        }  # fmt: skip
-        return {name: nothing if value is None else value for name, value in names.items()}
-
-    def strides(self) -> dict[str, int]:
-        q_tokens = self.q_index if self.q_index is not None else self.q_segments
-        k_tokens = self.k_index if self.k_index is not None else self.k_segments
-        return {
-            **_strides("q", self.q), **_strides("k", self.k), **_strides("v", self.v),
-            "key_batch": _batch_stride(self.key), "row_batch": _batch_stride(self.row),
-            "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
-            "padding_batch": _batch_stride(self.padding),
-        }  # fmt: skip
-
-    def position_strides(self) -> dict[str, int]:
-        return {
-            "q_pos_batch": _batch_stride(self.q_positions),
-            "k_pos_batch": _batch_stride(self.k_positions),
-        }
-
-    def scalars(self) -> dict[str, Any]:
-        return {
-            "heads": self.heads, "groups": self.heads // self.k.shape[1],
-            "q_len": self.q.shape[2], "k_len": self.k.shape[2], "scale": self.scale,
-            "softcap": 1.0 if self.softcap is None else self.softcap, "dropout_p": self.dropout_p,
-            "table_len": 1 if self.table is None else self.table.shape[-1], "table_lo": self.lo,
-            "row_len": 1 if self.row is None else self.row.shape[-1], "row_lo": self.lo,
-            # No wider than all there is, so that no sum with an index leaves int32.
-            "window": 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2]),
-        }  # fmt: skip
-
-    def flags(self) -> dict[str, Any]:
-        head_dim, v_dim = self.q.shape[-1], self.v.shape[-1]
-        return {
-            "HEAD_DIM": head_dim, "V_DIM": v_dim, "D": _padded(head_dim), "DV": _padded(v_dim),
-            "LINEAR": self.slopes is not None, "SYMMETRIC": self.symmetric, "KEY": self.key is not None,
-            "ROW": self.row is not None, "SOFTCAP": self.softcap is not None,
-            "DROPOUT": self.dropout_p > 0, "CAUSAL": self.causal, "WINDOWED": self.window is not None,
-            "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
-            "PADDED": self.padding is not None,
-            "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
-        }  # fmt: skip
-
-    def tiles(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """Which tiles meet and which lie beyond the tables, for positions and segments that are data."""
-        nothing = torch.empty(0, dtype=torch.int32, device=self.q.device)
-        ranges = far = nothing
-        if self.q_segments is not None and self.k_segments is not None:
-            ranges = overlapping_tiles(self.q_segments, self.k_segments, m, n, of_queries)
-        if not self.aligned and (self.table is not None or self.row is not None):
-            assert self.q_positions is not None
-            assert self.k_positions is not None
-            far = far_tiles(self.q_positions, self.k_positions, self.lo, self.hi, m, n, of_queries)
-        return {
-            "range_ptr": ranges, "far_ptr": far,
-            "range_batch": _batch_stride(ranges), "far_batch": _batch_stride(far),
-            "far_lo": self.lo, "far_hi": self.hi,
-            "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
-            **self.position_strides(),
-        }  # fmt: skip
-
-
-def _rows_of_unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _strides(name: str, x: Tensor) -> dict[str, int]:
-    batch, head, row, _ = x.stride()
-    return {f"{name}_batch": batch, f"{name}_head": head, f"{name}_stride": row}
-
-
-def _batch_stride(x: Tensor | None) -> int:
-    return 0 if x is None or x.dim() < 2 or x.shape[0] == 1 else x.stride(0)
-
-
-def _padded(dim: int) -> int:
-    return max(16, 1 << (dim - 1).bit_length())
+from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient
+from .fused_launch import Launch, rows_of_unit_stride, strides_of
+from .fused_tiles import FEW_QUERIES, key_shares, padded, tile_config
 
 
 def _empty_as(x: Tensor, dim: int) -> Tensor:
@@ -175,7 +30,7 @@ def forward(
     symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
     scale: float, softcap: float | None, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    launch = _Launch(
+    launch = Launch(
         q, k, v, slopes, table, key, row, q_positions, k_positions, q_index, k_index, q_segments,
         k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap, dropout_p,
     )  # fmt: skip
@@ -199,14 +54,14 @@ def forward(
         into_lse = q.new_empty(shares, batch, heads, q_len, dtype=torch.float32)
     attention_forward._attention_fwd_kernel[(*grid, shares)](
         q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse,
-        **launch.pointers(), **launch.strides(), **_strides("out", into if shares == 1 else into[0]),
+        **launch.pointers(), **launch.strides(), **strides_of("out", into if shares == 1 else into[0]),
         out_share=0 if shares == 1 else into.stride(0), **launch.scalars(), **launch.flags(),
         **launch.tiles(config["M"], config["N"], of_queries=True), SPLIT=shares > 1, **config,
     )  # fmt: skip
     if shares > 1:
         attention_forward._merge_fwd_kernel[(q_len, batch * heads)](
             into, into_lse, out, lse, *out.stride()[:3], heads, q_len, shares,
-            V_DIM=v.shape[-1], DV=_padded(v.shape[-1]), SHARES=1 << (shares - 1).bit_length(),
+            V_DIM=v.shape[-1], DV=padded(v.shape[-1]), SHARES=1 << (shares - 1).bit_length(),
         )  # fmt: skip
     return out, lse
 
@@ -231,11 +86,11 @@ def backward(
     grad_slopes: bool, grad_table: bool, grad_key: bool, grad_row: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, slopes, table, key and row; those not asked for come back empty."""
-    launch = _Launch(
+    launch = Launch(
         q, k, v, slopes, table, key, row, q_positions, k_positions, q_index, k_index, q_segments,
         k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap, dropout_p,
     )  # fmt: skip
-    grad = _rows_of_unit_stride(grad)
+    grad = rows_of_unit_stride(grad)
     grads = {
         "q": _empty_as(launch.q, q.shape[-1]),
         "k": _empty_as(launch.k, k.shape[-1]),
@@ -252,14 +107,14 @@ def backward(
     batch, heads, q_len, _ = q.shape
     shared = torch.empty_like(lse)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
-    attention_backward._shared_kernel[(-(-q_len // 64), batch * heads)](
+    query_gradient._shared_kernel[(-(-q_len // 64), batch * heads)](
         out, grad, lse if lse_pull is None else lse_pull, shared,
         *out.stride()[:3], *grad.stride()[:3], heads, q_len,
-        V_DIM=v.shape[-1], DV=_padded(v.shape[-1]), M=64, GRAD_LSE=grad_lse is not None,
+        V_DIM=v.shape[-1], DV=padded(v.shape[-1]), M=64, GRAD_LSE=grad_lse is not None,
     )  # fmt: skip
     common = {
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "lse_ptr": lse,
-        "shared_ptr": shared, **launch.pointers(), **launch.strides(), **_strides("grad", grad),
+        "shared_ptr": shared, **launch.pointers(), **launch.strides(), **strides_of("grad", grad),
         **launch.scalars(), **launch.flags(),
     }  # fmt: skip
     # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
@@ -278,7 +133,7 @@ def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
 
 
 def _queries_backward(
-    launch: _Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_lse: Tensor | None,
+    launch: Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_lse: Tensor | None,
     grad_table: bool, grad_row: bool, balanced: bool,
 ) -> None:  # fmt: skip
     batch, heads, q_len, _ = launch.q.shape
@@ -290,9 +145,9 @@ def _queries_backward(
     if grad_row and row_grad.shape[0] != batch:
         row_grad = row_grad.new_zeros(batch, *row_grad.shape[1:])
     config = tile_config("queries", launch.q, launch.v, launch.table is not None)
-    attention_backward._attention_bwd_q_kernel[(-(-q_len // config["M"]), batch * heads)](
+    query_gradient._attention_bwd_q_kernel[(-(-q_len // config["M"]), batch * heads)](
         **common, **launch.tiles(config["M"], config["N"], of_queries=True),
-        grad_q_ptr=grads["q"], **_strides("grad_q", grads["q"]),
+        grad_q_ptr=grads["q"], **strides_of("grad_q", grads["q"]),
         grad_row_ptr=row_grad if grad_row else past, grad_table_ptr=grads["table"] if grad_table else past,
         past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
         ENDS=ends, GRAD_ROW=grad_row, SCATTER=grad_table and not launch.aligned,
@@ -309,7 +164,7 @@ def _queries_backward(
 
 
 def _keys_backward(
-    launch: _Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_slopes: bool, grad_key: bool
+    launch: Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_slopes: bool, grad_key: bool
 ) -> None:
     batch, heads = launch.q.shape[:2]
     k_len = launch.k.shape[2]
@@ -320,10 +175,10 @@ def _keys_backward(
         key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
     if grad_slopes:
         slope_shares = torch.empty(batch, heads, tiles, device=launch.q.device)
-    attention_backward._attention_bwd_kv_kernel[(tiles, batch * launch.k.shape[1])](
+    key_gradient._attention_bwd_kv_kernel[(tiles, batch * launch.k.shape[1])](
         **common, **launch.tiles(config["M"], config["N"], of_queries=False),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"],
-        **_strides("grad_k", grads["k"]), **_strides("grad_v", grads["v"]),
+        **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
         grad_key_ptr=key_grad, grad_slope_ptr=slope_shares,
         GRAD_KEY=grad_key, GRAD_SLOPE=grad_slopes, EVEN=_fills_tiles(launch, config["M"]), **config,
     )  # fmt: skip
@@ -333,13 +188,13 @@ def _keys_backward(
         grads["slopes"].copy_(slope_shares.sum(dim=(0, 2)))
 
 
-def _fills_tiles(launch: _Launch, m: int) -> bool:
+def _fills_tiles(launch: Launch, m: int) -> bool:
     """Whether queries fill their tiles in length and width, so that loads need no bounds."""
     dims = (launch.q.shape[-1], launch.v.shape[-1])
-    return launch.q.shape[2] % m == 0 and all(dim == _padded(dim) for dim in dims)
+    return launch.q.shape[2] % m == 0 and all(dim == padded(dim) for dim in dims)
 
 
-def _table_backward(launch: _Launch, common: dict[str, Any], table_grad: Tensor) -> None:
+def _table_backward(launch: Launch, common: dict[str, Any], table_grad: Tensor) -> None:
     """Distances strictly between the table's ends; the ends come with the queries."""
     batch, heads, q_len, _ = launch.q.shape
     config = tile_config("table", launch.q, launch.v, True)

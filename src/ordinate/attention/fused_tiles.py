@@ -43,7 +43,8 @@ def tile_config(kernel: str, q: Tensor, v: Tensor, table: bool) -> dict[str, Any
     return config if square else {**config, "N": n}
 
 
-def _padded(dim: int) -> int:
+def padded(dim: int) -> int:
+    """As tiles have it: a power of two, and no less than a product of matrices takes."""
     return max(16, 1 << (dim - 1).bit_length())
 
 
@@ -76,8 +77,8 @@ def _fit(
     Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
     gradients of keys are gathered, the other way round.
     """
-    row = q.element_size() * _padded(q.shape[-1])
-    both = row + q.element_size() * _padded(v.shape[-1])  # q and the gradient, or k and v
+    row = q.element_size() * padded(q.shape[-1])
+    both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
         while 2 * m * both > limit and m > 16:
             m //= 2

@@ -76,6 +76,16 @@ def tanh(x):
 
 
 @triton.jit
+def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
+    """The derivative of the softcap at each score."""
+    if SOFTCAP:
+        capped = tanh(scores * (scale / softcap))
+        return 1.0 - capped * capped
+    else:
+        return 1.0
+
+
+@triton.jit
 def tile_logits(
     scores, qi, kj, q_pos, k_pos, q_line, k_line, slope, far_entry, table_ptr, key_ptr, row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,

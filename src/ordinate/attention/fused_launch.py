@@ -1,0 +1,152 @@
+"""What the kernels of one attention call are launched with, under the names of their arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .fused_tiles import far_tiles, overlapping_tiles, padded
+
+
+@dataclass(eq=False)
+class Launch:
+    """What all kernels are given, under the names of their arguments."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    slopes: Tensor | None
+    table: Tensor | None
+    key: Tensor | None
+    row: Tensor | None
+    q_positions: Tensor | None
+    k_positions: Tensor | None
+    q_index: Tensor | None
+    k_index: Tensor | None
+    q_segments: Tensor | None
+    k_segments: Tensor | None
+    padding: Tensor | None
+    seed: Tensor | None
+    symmetric: bool
+    aligned: bool
+    lo: int
+    causal: bool
+    window: int | None
+    scale: float
+    softcap: float | None
+    dropout_p: float
+
+    def __post_init__(self) -> None:
+        self.q, self.k, self.v = (rows_of_unit_stride(x) for x in (self.q, self.k, self.v))
+        for name in ("slopes", "table", "key", "row", "q_positions", "k_positions"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value.contiguous())
+        for name in ("q_index", "k_index", "q_segments", "k_segments", "padding"):
+            value = getattr(self, name)
+            if value is not None:
+                # One batch stride serves indices and segments of a side.
+                rows = self.q.shape[0] if value.shape[0] > 1 or self._batched_tokens() else 1
+                value = value.expand(rows, -1).to(torch.int32).contiguous()
+            setattr(self, name, value)
+
+    def _batched_tokens(self) -> bool:
+        tokens = (self.q_index, self.k_index, self.q_segments, self.k_segments)
+        return any(value is not None and value.shape[0] > 1 for value in tokens)
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def hi(self) -> int:
+        longest = self.table if self.table is not None else self.row
+        return self.lo + (0 if longest is None else longest.shape[-1] - 1)
+
+    @property
+    def short(self) -> bool:
+        """Whether most tiles lie beyond the tables, so that few have to be looked up."""
+        return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
+
+    def pointers(self) -> dict[str, Any]:
+        nothing = self.q  # a pointer that no kernel follows
+        names = {
+            "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
+            "q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions,
+            "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
+            "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
+            "padding_ptr": self.padding, "seed_ptr": self.seed,
+        }  # fmt: skip
+        return {name: nothing if value is None else value for name, value in names.items()}
+
+    def strides(self) -> dict[str, int]:
+        q_tokens = self.q_index if self.q_index is not None else self.q_segments
+        k_tokens = self.k_index if self.k_index is not None else self.k_segments
+        return {
+            **strides_of("q", self.q), **strides_of("k", self.k), **strides_of("v", self.v),
+            "key_batch": _batch_stride(self.key), "row_batch": _batch_stride(self.row),
+            "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
+            "padding_batch": _batch_stride(self.padding),
+        }  # fmt: skip
+
+    def position_strides(self) -> dict[str, int]:
+        return {
+            "q_pos_batch": _batch_stride(self.q_positions),
+            "k_pos_batch": _batch_stride(self.k_positions),
+        }
+
+    def scalars(self) -> dict[str, Any]:
+        return {
+            "heads": self.heads, "groups": self.heads // self.k.shape[1],
+            "q_len": self.q.shape[2], "k_len": self.k.shape[2], "scale": self.scale,
+            "softcap": 1.0 if self.softcap is None else self.softcap, "dropout_p": self.dropout_p,
+            "table_len": 1 if self.table is None else self.table.shape[-1], "table_lo": self.lo,
+            "row_len": 1 if self.row is None else self.row.shape[-1], "row_lo": self.lo,
+            # No wider than all there is, so that no sum with an index leaves int32.
+            "window": 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2]),
+        }  # fmt: skip
+
+    def flags(self) -> dict[str, Any]:
+        head_dim, v_dim = self.q.shape[-1], self.v.shape[-1]
+        return {
+            "HEAD_DIM": head_dim, "V_DIM": v_dim, "D": padded(head_dim), "DV": padded(v_dim),
+            "LINEAR": self.slopes is not None, "SYMMETRIC": self.symmetric, "KEY": self.key is not None,
+            "ROW": self.row is not None, "SOFTCAP": self.softcap is not None,
+            "DROPOUT": self.dropout_p > 0, "CAUSAL": self.causal, "WINDOWED": self.window is not None,
+            "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
+            "PADDED": self.padding is not None,
+            "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
+        }  # fmt: skip
+
+    def tiles(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
+        """Which tiles meet and which lie beyond the tables, for positions and segments that are data."""
+        nothing = torch.empty(0, dtype=torch.int32, device=self.q.device)
+        ranges = far = nothing
+        if self.q_segments is not None and self.k_segments is not None:
+            ranges = overlapping_tiles(self.q_segments, self.k_segments, m, n, of_queries)
+        if not self.aligned and (self.table is not None or self.row is not None):
+            assert self.q_positions is not None
+            assert self.k_positions is not None
+            far = far_tiles(self.q_positions, self.k_positions, self.lo, self.hi, m, n, of_queries)
+        return {
+            "range_ptr": ranges, "far_ptr": far,
+            "range_batch": _batch_stride(ranges), "far_batch": _batch_stride(far),
+            "far_lo": self.lo, "far_hi": self.hi,
+            "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
+            **self.position_strides(),
+        }  # fmt: skip
+
+
+def rows_of_unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def strides_of(name: str, x: Tensor) -> dict[str, int]:
+    batch, head, row, _ = x.stride()
+    return {f"{name}_batch": batch, f"{name}_head": head, f"{name}_stride": row}
+
+
+def _batch_stride(x: Tensor | None) -> int:
+    return 0 if x is None or x.dim() < 2 or x.shape[0] == 1 else x.stride(0)

@@ -1,0 +1,208 @@
+"""The gradients of k and v, and of everything a key owns: the twin of `query_gradient`, and run after it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tiles import (
+    LOG2E,
+    far_table_entry,
+    kept,
+    line_positions,
+    query_ranges,
+    reference_position,
+    relative_positions,
+    row_term,
+    softcap_slope,
+    tile_logits,
+    visible,
+)
+
+
+@triton.jit
+def _pull_to_keys(
+    grad_k, grad_v, grad_key, grad_slope, k_tile, v_tile, start, end,
+    q_ptr, grad_ptr, lse_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
+    table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    MASKED: tl.constexpr = PART == 0 or PART == 4
+    FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
+    d, dv, rows = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M)
+    # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
+    STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
+    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    for m0 in tl.range(start, end, M, num_stages=STAGES):
+        qi = m0 + rows
+        queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
+        gradients = (grad_ptr + (m0 + zero) * grad_stride) + (rows[:, None] * grad_stride + dv[None, :])
+        if EVEN:
+            q_tile, grad_tile = tl.load(queries), tl.load(gradients)
+            lse, shared = tl.load(lse_ptr + qi), tl.load(shared_ptr + qi)
+        else:
+            in_rows = qi < q_len
+            q_tile = tl.load(queries, mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0)
+            grad_tile = tl.load(gradients, mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0)
+            lse = tl.load(lse_ptr + qi, mask=in_rows, other=float("inf"))
+            shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
+        lse *= LOG2E
+        scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION)  # [N, M]
+        q_pos, k_pos = relative_positions(
+            qi[None, :], kj[:, None], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
+        )
+        q_line = line_positions(rows[None, :], m0 + (k_len - q_len) - ref, q_pos, ALIGNED)
+        k_line = k_pos.to(tl.float32)
+        logits = tile_logits(
+            scores, qi[None, :], kj[:, None], q_pos, k_pos, q_line, k_line, slope,
+            far_entry, table_ptr, key_ptr, row_ptr,
+            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+            LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
+        )  # fmt: skip
+        blind = lse[None, :] == float("-inf")
+        level = tl.where(blind, float("inf"), lse[None, :] + row_term(q_line, slope, LINEAR, SYMMETRIC))
+        weights = tl.exp2(logits - level)
+        if MASKED:
+            seen = visible(
+                qi[None, :], kj[:, None], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
+                padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+            )  # fmt: skip
+            weights = tl.where(seen, weights, 0.0)
+        grad_weights = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)  # [N, M]
+        dropped = weights
+        if DROPOUT:
+            keep = kept(qi[None, :], kj[:, None], seed, k_len, dropout_p)
+            grad_weights *= keep
+            dropped = weights * keep
+        grad_v = tl.dot(dropped.to(grad_tile.dtype), grad_tile, grad_v, input_precision=PRECISION)
+        grad_logits = weights * (grad_weights - shared[None, :])
+        if GRAD_KEY:
+            grad_key += tl.sum(grad_logits, 1)
+        if GRAD_SLOPE:
+            span = q_line - k_line
+            if SYMMETRIC:
+                span = tl.abs(span)
+            grad_slope -= tl.sum(grad_logits * span, 1)
+        grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
+        grad_k = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)
+    return grad_k, grad_v, grad_key, grad_slope
+
+
+@triton.jit
+def _attention_bwd_kv_kernel(
+    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr, grad_slope_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
+    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
+    grad_batch, grad_head, grad_stride, grad_k_batch, grad_k_head, grad_k_stride,
+    grad_v_batch, grad_v_head, grad_v_stride,
+    key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
+    q_token_batch, k_token_batch, range_batch, padding_batch,
+    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
+    far_lo, far_hi, window,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys: its gradients, gathered over all query heads that share it."""
+    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
+    FAR_TILES: tl.constexpr = TABLE or ROW
+    tile = tl.program_id(0)
+    kv_heads = heads // groups
+    b, kv_head = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
+    n0 = tile * N
+    kj = n0 + tl.arange(0, N)
+    d, dv = tl.arange(0, D), tl.arange(0, DV)
+    b64, kv64 = b.to(tl.int64), kv_head.to(tl.int64)
+
+    in_rows = kj < k_len
+    rows = kj[:, None].to(tl.int64)
+    k_tile = tl.load(
+        k_ptr + b64 * k_batch + kv64 * k_head + rows * k_stride + d[None, :],
+        mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0,
+    )  # fmt: skip
+    v_tile = tl.load(
+        v_ptr + b64 * v_batch + kv64 * v_head + rows * v_stride + dv[None, :],
+        mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0,
+    )  # fmt: skip
+    q_pos_ptr += b64 * q_pos_batch
+    k_pos_ptr += b64 * k_pos_batch
+    q_index_ptr += b64 * q_token_batch
+    k_index_ptr += b64 * k_token_batch
+    q_segment_ptr += b64 * q_token_batch
+    k_segment_ptr += b64 * k_token_batch
+    padding_ptr += b64 * padding_batch
+    ref = reference_position(n0, k_pos_ptr, 0, ALIGNED)
+    start, full_start, future_end, past_start, full_end, end = query_ranges(
+        n0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
+        q_len, k_len, window, far_lo, far_hi,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
+    )  # fmt: skip
+
+    grad_k = tl.zeros([N, D], dtype=tl.float32)
+    grad_v = tl.zeros([N, DV], dtype=tl.float32)
+    for g in range(groups):
+        h64 = kv64 * groups + g
+        bh64 = b64 * heads + h64
+        slope, seed = 0.0, 0
+        if LINEAR:
+            slope = tl.load(slopes_ptr + h64)
+        if DROPOUT:
+            seed = tl.load(seed_ptr) + bh64.to(tl.int32)
+        grad_key = tl.zeros([N], dtype=tl.float32)
+        grad_slope = tl.zeros([N], dtype=tl.float32)
+        for part in tl.static_range(5):
+            first, last = start, full_start
+            if part == 1:
+                first, last = full_start, future_end
+            if part == 2:
+                first, last = future_end, past_start
+            if part == 3:
+                first, last = past_start, full_end
+            if part == 4:
+                first, last = full_end, end
+            if (
+                part == 0 or part == 2 or part == 4
+                or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
+            ):  # fmt: skip
+                grad_k, grad_v, grad_key, grad_slope = _pull_to_keys(
+                    grad_k, grad_v, grad_key, grad_slope, k_tile, v_tile, first, last,
+                    q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
+                    lse_ptr + bh64 * q_len, shared_ptr + bh64 * q_len,
+                    q_stride, grad_stride, kj, ref, slope, seed,
+                    table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
+                    row_ptr + b64 * row_batch + h64 * q_len * row_len, q_pos_ptr, k_pos_ptr,
+                    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                    scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
+                    HEAD_DIM, V_DIM, D, DV, M,
+                    LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
+                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_SLOPE,
+                    EVEN, SHORT, part,
+                )  # fmt: skip
+        if GRAD_KEY:
+            tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)
+        if GRAD_SLOPE:
+            share = tl.sum(tl.where(in_rows, grad_slope, 0.0), 0)
+            tl.store(grad_slope_ptr + bh64 * tl.num_programs(0) + tile, share)
+    tl.store(
+        grad_k_ptr + b64 * grad_k_batch + kv64 * grad_k_head + rows * grad_k_stride + d[None, :],
+        (grad_k * scale).to(grad_k_ptr.dtype.element_ty),
+        mask=in_rows[:, None] & (d[None, :] < HEAD_DIM),
+    )
+    tl.store(
+        grad_v_ptr + b64 * grad_v_batch + kv64 * grad_v_head + rows * grad_v_stride + dv[None, :],
+        grad_v.to(grad_v_ptr.dtype.element_ty),
+        mask=in_rows[:, None] & (dv[None, :] < V_DIM),
+    )
