@@ -94,7 +94,8 @@ class T5Bias(PositionEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if not self.weight.is_meta:  # there is nothing to fill, and trying costs torch seconds of imports
+        # On meta there is nothing to fill, and trying costs torch seconds of imports.
+        if not self.weight.is_meta:
             nn.init.normal_(self.weight, std=0.02)
 
     def buckets(self, distances: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:

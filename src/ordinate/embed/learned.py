@@ -42,7 +42,8 @@ class Learned(PositionEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if not self.weight.is_meta:  # there is nothing to fill, and trying costs torch seconds of imports
+        # On meta there is nothing to fill, and trying costs torch seconds of imports.
+        if not self.weight.is_meta:
             nn.init.normal_(self.weight, std=0.02)  # as BERT and GPT-2 do
 
     def embed(
