@@ -97,9 +97,9 @@ def test_aligned_positions_give_the_same_bits_every_time(bias):
             torch.testing.assert_close(again[name], wanted, rtol=0, atol=0, msg=name)
 
 
-def test_as_many_heads_as_a_grid_has_room_for():
-    """Small windows bring large batches: 65,535 is the most programs along a grid's second axis."""
-    sizes = Sizes(16, 16, batch=21_845, heads=3, kv_heads=3, head_dim=16, v_dim=16)
+def test_more_heads_than_a_grid_has_room_for_along_its_second_axis():
+    """Small windows bring large batches, and 65,535 programs are the most along that axis."""
+    sizes = Sizes(16, 16, batch=21_850, heads=3, kv_heads=3, head_dim=16, v_dim=16)
     check(Case("clipped", "full", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 
 

@@ -460,7 +460,6 @@ def _biases(device) -> dict[str, ordinate.Bias]:
         (lambda d: _call(d, dtype=torch.float64), "float16, bfloat16 and float32, not float64"),
         (lambda d: _call(d, head_dim=257), "head_dim is at most 256, not 257"),
         (lambda d: _call(d, v_dim=300), "head_dim is at most 256, not 300"),
-        (lambda d: _call(d, batch=32_768), "batch · heads is at most 65535, not 65536"),
         (lambda d: _call(d, bias=_biases(d)["values"]), "a value term"),
         (lambda d: _call(d, bias=_biases(d)["over keys"]), "a RowBias over keys"),
         (lambda d: _call(d, bias=_biases(d)["several"]), "one DistanceBias, not several"),

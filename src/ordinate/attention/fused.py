@@ -18,7 +18,6 @@ from .call import Call, Result
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
-_MAX_ROWS_OF_A_GRID = 65535  # CUDA's limit along the axis that batch and heads share
 
 
 def unsupported_reasons(call: Call) -> list[str]:
@@ -34,8 +33,6 @@ def unsupported_reasons(call: Call) -> list[str]:
         )
     if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
         reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
-    if q.shape[0] * q.shape[1] > _MAX_ROWS_OF_A_GRID:
-        reasons.append(f"batch · heads is at most {_MAX_ROWS_OF_A_GRID}, not {q.shape[0] * q.shape[1]}")
     if call.has_value_term:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)

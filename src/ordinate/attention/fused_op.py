@@ -46,20 +46,20 @@ def forward(
     config = tile_config(
         "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
     )
-    grid = (-(-q_len // config["M"]), batch * heads)
-    shares = key_shares(grid[0] * grid[1], k.shape[2], config["N"], q.device)
+    programs = -(-q_len // config["M"]) * batch * heads
+    shares = key_shares(programs, k.shape[2], config["N"], q.device)
     into, into_lse = out, lse
     if shares > 1:
         into = q.new_empty(shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
         into_lse = q.new_empty(shares, batch, heads, q_len, dtype=torch.float32)
-    attention_forward._attention_fwd_kernel[(*grid, shares)](
+    attention_forward._attention_fwd_kernel[(programs, shares)](
         q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse,
         **launch.pointers(), **launch.strides(), **strides_of("out", into if shares == 1 else into[0]),
         out_share=0 if shares == 1 else into.stride(0), **launch.scalars(), **launch.flags(),
         **launch.tiles(config["M"], config["N"], of_queries=True), SPLIT=shares > 1, **config,
     )  # fmt: skip
     if shares > 1:
-        attention_forward._merge_fwd_kernel[(q_len, batch * heads)](
+        attention_forward._merge_fwd_kernel[(q_len * batch * heads,)](
             into, into_lse, out, lse, *out.stride()[:3], heads, q_len, shares,
             V_DIM=v.shape[-1], DV=padded(v.shape[-1]), SHARES=1 << (shares - 1).bit_length(),
         )  # fmt: skip
@@ -107,7 +107,7 @@ def backward(
     batch, heads, q_len, _ = q.shape
     shared = torch.empty_like(lse)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
-    query_gradient._shared_kernel[(-(-q_len // 64), batch * heads)](
+    query_gradient._shared_kernel[(-(-q_len // 64) * batch * heads,)](
         out, grad, lse if lse_pull is None else lse_pull, shared,
         *out.stride()[:3], *grad.stride()[:3], heads, q_len,
         V_DIM=v.shape[-1], DV=padded(v.shape[-1]), M=64, GRAD_LSE=grad_lse is not None,
@@ -145,7 +145,7 @@ def _queries_backward(
     if grad_row and row_grad.shape[0] != batch:
         row_grad = row_grad.new_zeros(batch, *row_grad.shape[1:])
     config = tile_config("queries", launch.q, launch.v, launch.table is not None)
-    query_gradient._attention_bwd_q_kernel[(-(-q_len // config["M"]), batch * heads)](
+    query_gradient._attention_bwd_q_kernel[(-(-q_len // config["M"]) * batch * heads,)](
         **common, **launch.tiles(config["M"], config["N"], of_queries=True),
         grad_q_ptr=grads["q"], **strides_of("grad_q", grads["q"]),
         grad_row_ptr=row_grad if grad_row else past, grad_table_ptr=grads["table"] if grad_table else past,
@@ -175,7 +175,7 @@ def _keys_backward(
         key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
     if grad_slopes:
         slope_shares = torch.empty(batch, heads, tiles, device=launch.q.device)
-    key_gradient._attention_bwd_kv_kernel[(tiles, batch * launch.k.shape[1])](
+    key_gradient._attention_bwd_kv_kernel[(tiles * batch * launch.k.shape[1],)](
         **common, **launch.tiles(config["M"], config["N"], of_queries=False),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"],
         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
@@ -215,8 +215,8 @@ def _table_backward(launch: Launch, common: dict[str, Any], table_grad: Tensor) 
     sums = torch.empty(batch * runs, heads, diagonals, 2 * m, device=launch.q.device)
     unused = ("q_pos_ptr", "k_pos_ptr")
     shared = {name: value for name, value in common.items() if name not in unused}
-    table_gradient._table_grad_kernel[(diagonals, heads, batch * runs)](
-        **shared, sums_ptr=sums, first_diagonal=first, run=run, runs=runs, **config
+    table_gradient._table_grad_kernel[(diagonals * heads * batch * runs,)](
+        **shared, sums_ptr=sums, first_diagonal=first, diagonals=diagonals, run=run, runs=runs, **config
     )
     start = torch.arange(first, last + 1, device=sums.device)[:, None] * m
     distance = (start + torch.arange(2 * m, device=sums.device) - (m - 1)).flatten()

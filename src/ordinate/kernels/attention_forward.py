@@ -14,6 +14,7 @@ from .tiles import (
     reference_position,
     relative_positions,
     row_term,
+    tile_and_head,
     tile_logits,
     visible,
 )
@@ -101,11 +102,13 @@ def _attention_fwd_kernel(
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis."""
+    """One tile of queries; with SPLIT one share of its keys, the shares running along the second axis."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last has most to do
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    tiles = tl.cdiv(q_len, M)
+    tile, bh = tile_and_head(tiles)
+    tile = tiles - 1 - tile  # under a causal mask the last has most to do
+    b, h = bh // heads, bh % heads
     m0 = tile * M
     qi = m0 + tl.arange(0, M)
     d = tl.arange(0, D)
@@ -133,7 +136,7 @@ def _attention_fwd_kernel(
     if LINEAR:
         slope = tl.load(slopes_ptr + h)
     if DROPOUT:
-        seed = tl.load(seed_ptr) + tl.program_id(1)
+        seed = tl.load(seed_ptr) + bh
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
 
     start, full_start, past_end, future_start, full_end, end = key_ranges(
@@ -143,8 +146,8 @@ def _attention_fwd_kernel(
     )  # fmt: skip
     low, high = start, end
     if SPLIT:
-        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(2)) * N
-        low = start + tl.program_id(2) * share
+        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(1)) * N
+        low = start + tl.program_id(1) * share
         high = tl.minimum(low + share, end)
     acc = tl.zeros([M, DV], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
@@ -181,8 +184,8 @@ def _attention_fwd_kernel(
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
     lse = (lse - row_term(q_pos.to(tl.float32), slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
-    share64 = tl.program_id(2).to(tl.int64)
-    row = (share64 * tl.num_programs(1) + tl.program_id(1)) * q_len
+    share64 = tl.program_id(1).to(tl.int64)
+    row = (share64 * (tl.num_programs(0) // tiles) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     dv = tl.arange(0, DV)
@@ -199,9 +202,10 @@ def _merge_fwd_kernel(
     V_DIM: tl.constexpr, DV: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """One query, whose keys were shared out: each share's output weighs as much as its logits' exponentials."""
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
-    rows = tl.num_programs(1).to(tl.int64) * q_len
-    row = tl.program_id(1).to(tl.int64) * q_len + tl.program_id(0)
+    query, bh = tile_and_head(q_len)
+    b, h = bh // heads, bh % heads
+    rows = tl.num_programs(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64)
     share, dv = tl.arange(0, SHARES), tl.arange(0, DV)
     parts = tl.load(shares_lse_ptr + share * rows + row, mask=share < shares, other=float("-inf"))
     peak = tl.max(parts, 0)
@@ -215,10 +219,6 @@ def _merge_fwd_kernel(
         mask=(share[:, None] < shares) & (dv[None, :] < V_DIM), other=0.0,
     )  # fmt: skip
     out = tl.sum(values * weights[:, None], 0) / tl.where(blind, 1.0, total)
-    out_ptr += (
-        b.to(tl.int64) * out_batch
-        + h.to(tl.int64) * out_head
-        + tl.program_id(0).to(tl.int64) * out_stride
-    )
+    out_ptr += b.to(tl.int64) * out_batch + h.to(tl.int64) * out_head + query.to(tl.int64) * out_stride
     tl.store(out_ptr + dv, out.to(out_ptr.dtype.element_ty), mask=dv < V_DIM)
     tl.store(lse_ptr + row, lse)

@@ -15,6 +15,7 @@ from .tiles import (
     relative_positions,
     row_term,
     softcap_slope,
+    tile_and_head,
     tile_logits,
     visible,
 )
@@ -119,9 +120,10 @@ def _attention_bwd_kv_kernel(
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tile = tl.program_id(0)
+    tiles = tl.cdiv(k_len, N)
+    tile, b_and_head = tile_and_head(tiles)
     kv_heads = heads // groups
-    b, kv_head = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
+    b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads
     n0 = tile * N
     kj = n0 + tl.arange(0, N)
     d, dv = tl.arange(0, D), tl.arange(0, DV)
@@ -195,7 +197,7 @@ def _attention_bwd_kv_kernel(
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)
         if GRAD_SLOPE:
             share = tl.sum(tl.where(in_rows, grad_slope, 0.0), 0)
-            tl.store(grad_slope_ptr + bh64 * tl.num_programs(0) + tile, share)
+            tl.store(grad_slope_ptr + bh64 * tiles + tile, share)
     tl.store(
         grad_k_ptr + b64 * grad_k_batch + kv64 * grad_k_head + rows * grad_k_stride + d[None, :],
         (grad_k * scale).to(grad_k_ptr.dtype.element_ty),

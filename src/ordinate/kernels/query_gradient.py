@@ -25,6 +25,7 @@ from .tiles import (
     relative_positions,
     row_term,
     softcap_slope,
+    tile_and_head,
     tile_logits,
     visible,
 )
@@ -37,8 +38,9 @@ def _shared_kernel(
     V_DIM: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, GRAD_LSE: tl.constexpr,
 ):  # fmt: skip
     """``shared = grad·out - grad_lse`` for each query."""
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
-    qi = tl.program_id(0) * M + tl.arange(0, M)
+    tile, bh = tile_and_head(tl.cdiv(q_len, M))
+    b, h = bh // heads, bh % heads
+    qi = tile * M + tl.arange(0, M)
     dv = tl.arange(0, DV)
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
     rows = qi[:, None].to(tl.int64)
@@ -54,7 +56,7 @@ def _shared_kernel(
         other=0.0,
     ).to(tl.float32)
     shared = tl.sum(out * grad, 1)
-    place = tl.program_id(1).to(tl.int64) * q_len + qi
+    place = bh.to(tl.int64) * q_len + qi
     if GRAD_LSE:
         shared -= tl.load(grad_lse_ptr + place, mask=qi < q_len, other=0.0)
     tl.store(shared_ptr + place, shared, mask=qi < q_len)
@@ -180,12 +182,14 @@ def _attention_bwd_q_kernel(
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    tiles = tl.cdiv(q_len, M)
+    tile, bh = tile_and_head(tiles)
+    tile = tiles - 1 - tile  # under a causal mask the last has most to do
+    b, h = bh // heads, bh % heads
     m0 = tile * M
     qi = m0 + tl.arange(0, M)
     d, dv = tl.arange(0, D), tl.arange(0, DV)
-    b64, h64, bh64 = b.to(tl.int64), h.to(tl.int64), tl.program_id(1).to(tl.int64)
+    b64, h64, bh64 = b.to(tl.int64), h.to(tl.int64), bh.to(tl.int64)
 
     q_ptr += b64 * q_batch + h64 * q_head
     k_ptr += b64 * k_batch + h64 // groups * k_head
@@ -217,7 +221,7 @@ def _attention_bwd_q_kernel(
     if LINEAR:
         slope = tl.load(slopes_ptr + h)
     if DROPOUT:
-        seed = tl.load(seed_ptr) + tl.program_id(1)
+        seed = tl.load(seed_ptr) + bh
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
     lse = tl.load(lse_ptr + bh64 * q_len + qi, mask=in_rows, other=float("inf")) * LOG2E

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import LOG2E, kept, row_term, tile_logits, visible
+from .tiles import LOG2E, kept, row_term, tile_and_head, tile_logits, visible
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def _table_grad_kernel(
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     grad_batch, grad_head, grad_stride, key_batch, row_batch, q_token_batch, k_token_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
-    first_diagonal, run, runs,
+    first_diagonal, diagonals, run, runs,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
@@ -29,8 +29,8 @@ def _table_grad_kernel(
     PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2M]``: entry ``i - j + M - 1`` of a diagonal of M × M tiles."""
-    diagonal, h = tl.program_id(0), tl.program_id(1)
-    b, part = tl.program_id(2) // runs, tl.program_id(2) % runs
+    diagonal, rest = tile_and_head(diagonals)
+    h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * M  # of a tile's first query and first key
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
     bh64 = b64 * heads + h64
@@ -109,5 +109,5 @@ def _table_grad_kernel(
     inside = (source >= 0) & (source < M)
     skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), M - 1), 1)
     sums = tl.sum(tl.where(inside, skewed, 0.0), 0)
-    place = (tl.program_id(2).to(tl.int64) * heads + h) * tl.num_programs(0) + diagonal
+    place = tl.program_id(0).to(tl.int64)
     tl.store(sums_ptr + place * (2 * M) + t, sums)

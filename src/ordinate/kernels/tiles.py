@@ -17,6 +17,15 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
+def tile_and_head(tiles):
+    """Which tile of which head of which sequence a program has; tiles of one head run side by side.
+
+    Programs are counted along one axis, the only one that may be longer than 65,535.
+    """
+    return tl.program_id(0) % tiles, tl.program_id(0) // tiles
+
+
+@triton.jit
 def lookup(pointers):
     """Load a tile of scattered float32 numbers straight into registers.
 
