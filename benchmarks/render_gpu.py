@@ -119,6 +119,8 @@ def models(record: dict[str, Any]) -> str:
         head = f"| {row['model']} | {row['length']} | {row['by']} | "
         if "error" in row:
             reason = "out of memory" if "OutOfMemory" in row["error"] else row["error"]
+            if "commit" in row:  # the device's time was up, and the row is of an earlier run
+                reason += f" (at commit {row['commit'][:12]})"
             lines.append(f"{head}{reason} | | |")
         else:
             peak = "" if row["peak_GiB"] is None else f"{row['peak_GiB']:.1f}"
