@@ -24,8 +24,6 @@ from torch import Tensor
 
 import ordinate
 from ordinate import ALiBi, ClippedBias, Combined, DistanceBias, RowBias, Shaw, SumBias, T5Bias
-from ordinate.attention import fused_op
-from ordinate.attention.fused_tiles import key_shares
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -94,6 +92,11 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 )  # fmt: skip
 def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch):
     """As when decoding: many programs a query, some of which see nothing, and their outputs merged."""
+    from ordinate.attention import (
+        fused_op,  # not while collecting: it cannot be imported with shapes checked
+    )
+    from ordinate.attention.fused_tiles import key_shares
+
     counts = []
     monkeypatch.setattr(
         fused_op, "key_shares", lambda *known: counts.append(key_shares(*known)) or counts[-1]
@@ -501,7 +504,6 @@ _OPERATOR_CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("bias", "mask", "positions", "view", "p"), _OPERATOR_CASES)
 def test_operators_pass_opcheck(bias, mask, positions, view, p, device):
-    from ordinate.attention import fused_op
 
     case = Case(bias, mask, positions, Sizes(20, 20), device=str(device))
     for requires_grad in (True, False):
