@@ -120,11 +120,8 @@ def create(
         "max_positions": max_positions,
         "original_max_position": max_positions,
     }
-    if not isinstance(spec, str) or not spec.strip():
-        raise ValueError(f"spec must be text such as 'rope:base=1e6', got {spec!r}")
     made: list[tuple[Entry, dict[str, Any]]] = []
-    for text in re.split(r"\+(?=\s*[A-Za-z])", spec):
-        entry, options = _parse(text, spec)
+    for entry, options in parse(spec):
         arguments = _arguments(entry, options, context, spec)
         if not entry.is_scaling:
             made.append((entry, arguments))
@@ -141,7 +138,19 @@ def create(
     return encodings[0] if len(encodings) == 1 else Combined(*encodings)
 
 
-def _parse(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
+def parse(spec: str) -> list[tuple[Entry, dict[str, Any]]]:
+    """The encodings and scalings a spec names, each with the options it gives; nothing is made yet.
+
+    Example:
+        >>> [(entry.name, options) for entry, options in parse("rope:base=1e+6+yarn:factor=4")]
+        [('rope', {'base': 1000000.0}), ('yarn', {'factor': 4})]
+    """
+    if not isinstance(spec, str) or not spec.strip():
+        raise ValueError(f"spec must be text such as 'rope:base=1e6', got {spec!r}")
+    return [_parse_part(text, spec) for text in re.split(r"\+(?=\s*[A-Za-z])", spec)]
+
+
+def _parse_part(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
     name, _, listed = text.strip().partition(":")
     name = name.strip().lower()
     entry = catalog.get(_ALIASES.get(name, name))

@@ -45,6 +45,14 @@ def test_list_tells_name_place_kind_year_paper_and_users(capsys, monkeypatch, wi
     assert "BLOOM, MPT" in out
 
 
+@pytest.mark.parametrize("name", ["Yarn", " yarn ", "RoPE+YaRN", "rope + yarn"])
+def test_a_name_is_shown_however_it_is_written(capsys, name):
+    assert run(["show", "yarn", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["steps"]
+    assert run(["show", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == expected
+
+
 def test_list_as_json_is_the_whole_catalog(capsys):
     assert run(["list", "--json"]) == 0
     parsed = json.loads(capsys.readouterr().out)
@@ -87,6 +95,14 @@ MISUSE = [
     (["show", "alibi", "--heads", "1000"], "heads must be at most 256, got 1000", "ordinate show --help"),
     (["show", "t5", "--length", "100"], "length must be at most 64, got 100", "ordinate show --help"),
     (["show", "t5:max_distance=99999999999"], "max_distance of an example must be at most", "ordinate show --help"),
+    (["show", "clipped:max_distance=+1000000000"], "max_distance of an example must be at most", "ordinate show --help"),
+    (["show", "clipped:max_distance=1_000_000_000"], "max_distance of an example must be at most", "ordinate show --help"),
+    (["show", "clipped:max_distance=0x3b9aca00"], "max_distance of an example must be at most", "ordinate show --help"),
+    (["show", "learned:max_positions=1_000_000_00"], "max_positions of an example must be at most", "ordinate show --help"),
+    (["show", "learned:max_positions=65536,d_model=65536"], "d_model of an example must be at most 1024, got 65536", "ordinate show --help"),
+    (["show", "learned:max_positions=65536,d_model=1024"], "numbers in the table of learned must be at most", "ordinate show --help"),
+    (["show", "shaw:max_distance=65536,head_dim=1024"], "numbers in the table of shaw must be at most", "ordinate show --help"),
+    (["show", "clipped:max_distance=65536,num_heads=256"], "numbers in the table of clipped must be at most", "ordinate show --help"),
     (["show", "yarn:factor=0.5"], "must follow rope", "ordinate show --help"),
     (["show", "rope", "extra"], "extra", "ordinate show --help"),
     (["list", "--nonsense"], "--nonsense", "ordinate list --help"),

@@ -21,8 +21,12 @@ CASES = [
     ("show of too many channels", lambda: ordinate.show("rope", dim=2000), ValueError, r"dim must be at most 1024, got 2000"),
     ("show of a class", lambda: ordinate.show(RoPE), ValueError, r"spec must be text such as 'rope:base=1e6', got <class"),
     ("show of a huge table", lambda: ordinate.show("t5:max_distance=9999999"), ValueError, r"max_distance of an example must be at most 65536, got 9999999"),
-    ("show of a learned table of gigabytes", lambda: ordinate.show("learned", dim=1024, train_length=2**24), ValueError, r"positions of a learned table must be at most 16384, got 16777216"),
+    ("show of a learned table of gigabytes", lambda: ordinate.show("learned", dim=1024, train_length=2**24), ValueError, r"numbers in the table of learned must be at most 16777216, got 17179869184"),
+    ("show of a huge table in Python's spelling", lambda: ordinate.show("t5:max_distance=1_000_000_000"), ValueError, r"max_distance of an example must be at most 65536, got 1000000000"),
+    ("show of two sizes, large together", lambda: ordinate.show("shaw:max_distance=65536,head_dim=1024"), ValueError, r"numbers in the table of shaw must be at most 16777216, got 134218752"),
     # plots
+    ("plot of scores of many wide heads far away", lambda: plots.picture("rope", "scores", dim=1024, heads=64, distance=16384), ValueError, r"dim times heads times distance of the scores must be at most 8388608, got 1073807360"),
+    ("plot of attention of many wide heads", lambda: plots.picture("rope", "attention", dim=1024, heads=64), ValueError, r"dim times heads of an attention must be at most 2048, got 65536"),
     ("plot with an unknown option", lambda: plots.picture("rope", position=3), ValueError, r"unknown option 'position' of a picture; did you mean 'positions'"),
     ("plot of an unknown kind", lambda: plots.picture("rope", "wave"), ValueError, r"unknown kind 'wave' of picture; did you mean 'waves'"),
     ("plot of a kind it has not", lambda: plots.picture("alibi", "codes"), ValueError, r"kind must be one that alibi has, bias, .*, got 'codes'"),

@@ -306,3 +306,13 @@ def test_an_odd_spec_is_drawn_or_refused_in_one_line(typed):
         answer = ask(OWN, kind, typed)
         assert (answer.figure is None) == bool(answer.message)
         assert "\n" not in answer.message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["clipped:max_distance=+1000000000", "learned:max_positions=65536,d_model=65536", "shaw:max_distance=0xffff,head_dim=1024"],
+)  # fmt: skip
+def test_a_typed_spec_of_gigabytes_is_refused_in_a_sentence(spec):
+    refused = answers.draw("en", "spec", "", spec, {}, {})
+    assert refused.figure is None
+    assert "must be at most" in refused.message

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attention.api import attention
+from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding
 from ..verify.observe import causal_only
 from ..verify.setting import Setting
@@ -17,6 +18,7 @@ from .picture import Axis, Heatmap, Picture
 from .view import View
 
 MAX_WORDS = 16
+MAX_WIDTH = 2048  # channels of all heads; the layer holds three times its square
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,7 @@ def shuffle(encoding: PositionEncoding, words: list[str], setting: Setting, seed
         setting: The sizes of the layer.
         seed: Of the order; the words' vectors and the layer are always the same.
     """
+    check_at_most("dim times heads of an attention", setting.num_heads * setting.head_dim, MAX_WIDTH)
     order = _another_order(len(words), seed)
     causal = causal_only(encoding, setting)
     x = torch.stack([_vector(word, setting.d_model) for word in words])[None]

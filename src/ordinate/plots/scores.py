@@ -6,11 +6,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..checks import check_at_most
 from ..encoding import PositionEncoding
 from ..verify.observe import hooks_of, logits
 from .biases import spread
 from .picture import Axis, Lines, Mark, Picture, Series
 from .view import View
+
+_LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of which must fit
 
 
 def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -35,6 +38,7 @@ def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor
     """
     setting = view.setting(encoding)
     count = setting.within(view.distance + 1)
+    check_at_most("dim times heads times distance of the scores", setting.d_model * count, _LARGEST)
     signs = setting.signs(setting.d_model)
     x = torch.stack((signs, -signs))[:, None].repeat(1, count, 1)
     with torch.no_grad():

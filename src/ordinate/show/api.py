@@ -12,7 +12,7 @@ from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.shaw import Shaw
 from ..bias.t5 import T5Bias
-from ..catalog import catalog
+from ..catalog import parse
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import Combined, NoPE, PositionEncoding
@@ -21,7 +21,7 @@ from ..verify.observe import hooks_of
 from .biases import bias_matrices, steps_of_alibi, steps_of_clipped, steps_of_shaw, steps_of_t5
 from .codes import steps_of_learned, steps_of_sinusoidal
 from .rotary import steps_of_rope
-from .setting import Example, example_encoding, parts_of_spec
+from .setting import Example, example_encoding
 from .walk import Step, Walk, step
 
 PLACES = {
@@ -76,11 +76,9 @@ def show(
 
 def _about(spec: str) -> tuple[str, str]:
     """Where an encoding acts, its paper and its formula; of a combination, of each part."""
-    names = [part.partition(":")[0].strip().lower() for part in parts_of_spec(spec)]
-    entries = [catalog.get({"nope": "none"}.get(name, name)) for name in names]
-    known = [entry for entry in entries if entry is not None]
-    places = "; ".join(f"{PLACES[entry.hook]} ({entry.paper}, {entry.year})" for entry in known)
-    return places, "\n".join(entry.formula for entry in known)
+    entries = [entry for entry, _ in parse(spec)]
+    places = "; ".join(f"{PLACES[entry.hook]} ({entry.paper}, {entry.year})" for entry in entries)
+    return places, "\n".join(entry.formula for entry in entries)
 
 
 def _steps(encoding: PositionEncoding, example: Example) -> list[Step]:

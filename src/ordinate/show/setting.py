@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..catalog import create
+from ..catalog import Entry, create, parse
 from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
 from ..verify.examples import example_specs
 
-# Options that size a table, and the largest an example is made with: a typing error costs a sentence, not the memory.
-_SIZE = re.compile(
-    r"\b(max_distance|num_buckets|max_positions|d_model|head_dim|num_heads|rotary_dim|offset)\s*=\s*(\d+)"
-)
-_LARGEST = 2**16
-_LARGEST_TABLE = 2**24  # numbers in a table of codes
+# The largest an option is in an example: a typing error costs a sentence, not the memory.
+_LARGEST = {
+    "d_model": 1024,
+    "head_dim": 1024,
+    "rotary_dim": 1024,
+    "num_heads": 256,
+    "num_buckets": 1024,
+    "max_distance": 2**16,
+    "offset": 2**16,
+    "max_positions": 2**24,
+}
+# Rows and width of the tables that options size.
+_TABLES: dict[str, tuple[Callable[[Mapping[str, int]], int], str]] = {
+    "learned": (lambda sizes: sizes["max_positions"] + sizes.get("offset", 0), "d_model"),
+    "clipped": (lambda sizes: 2 * sizes["max_distance"] + 1, "num_heads"),
+    "shaw": (lambda sizes: 2 * sizes["max_distance"] + 1, "head_dim"),
+}
+_LARGEST_TABLE = 2**24  # numbers
 
 
 @dataclass(frozen=True)
@@ -72,24 +85,25 @@ class Example:
 
 def example_encoding(spec: str, **sizes: int) -> PositionEncoding:
     """An encoding by its spec; bare names have the settings of their example, learned tables one fixed seed."""
-    if isinstance(spec, str):
-        for name, size in _SIZE.findall(spec):
-            check_at_most(f"{name} of an example", int(size), _LARGEST)
-        if any(part.partition(":")[0].strip().lower() == "learned" for part in parts_of_spec(spec)):
-            rows = _LARGEST_TABLE // sizes["d_model"]
-            check_at_most("positions of a learned table", sizes["max_positions"], rows)
-        examples = example_specs(sizes["head_dim"])
-        spec = examples.get(spec) or examples.get(f"rope+{spec}") or spec
+    parts = parse(spec)
+    for entry, options in parts:
+        _check_sizes(entry, options, sizes)
+    if not any(options for _, options in parts):
+        name, examples = "+".join(entry.name for entry, _ in parts), example_specs(sizes["head_dim"])
+        spec = examples.get(name) or examples.get(f"rope+{name}") or spec
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return create(spec, **sizes)
 
 
-def parts_of_spec(spec: str) -> list[str]:
-    """The encodings and scalings a spec names, with their options.
-
-    Example:
-        >>> parts_of_spec("rope:base=1e+6+yarn:factor=4")
-        ['rope:base=1e+6', 'yarn:factor=4']
-    """
-    return re.split(r"\+(?=\s*[A-Za-z])", spec)
+def _check_sizes(entry: Entry, options: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Refuse what would not fit, before anything is made; what is no whole number the encoding refuses itself."""
+    given = {name: value for name, value in options.items() if isinstance(value, int)}
+    for name, most in _LARGEST.items():
+        check_at_most(f"{name} of an example", given.get(name, 0), most)
+    if entry.name in _TABLES:
+        rows, width = _TABLES[entry.name]
+        known = {**sizes, **entry.defaults, **given}
+        check_at_most(
+            f"numbers in the table of {entry.name}", rows(known) * known[width], _LARGEST_TABLE
+        )
