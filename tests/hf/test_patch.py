@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import pickle
 import sys
+import threading
 
 import pytest
 import torch
@@ -349,6 +351,93 @@ def test_a_static_cache_works_as_before(name):
     expected = model.generate(ids, **more)
     patch(model)
     assert torch.equal(model.generate(ids, **more), expected)
+
+
+@pytest.mark.parametrize("name", ["T5", "mT5", "UMT5"])
+def test_a_bypassed_call_takes_what_the_encoder_gave(name):
+    model, ids = build(name), tokens()
+    model.set_attn_implementation("eager")
+    more = {"max_new_tokens": 6, "do_sample": False, "disable_compile": True}
+    requests = [
+        {"output_attentions": True, "return_dict_in_generate": True},
+        {"cache_implementation": "static", "return_dict_in_generate": True},
+    ]
+
+    def answers():
+        with torch.no_grad():
+            encoded = model.get_encoder()(ids)
+            given = {"decoder_input_ids": tokens(length=5), "output_attentions": True}
+            called = model(encoder_outputs=encoded, **given)
+        generated = [model.generate(ids, **more, **request).sequences for request in requests]
+        return [called.logits, called.decoder_attentions[0], *generated]
+
+    expected = answers()
+    patch(model)
+    for ours, theirs in zip(answers(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, **close)
+
+
+# Threads
+
+
+def answers_of_threads(calls: list, rounds: int = 60) -> list[list]:
+    """Each call made over and over, all of them at once, a thread for each."""
+    found: list[list] = [[] for _ in calls]
+    start = threading.Barrier(len(calls))
+
+    def run(call, answers) -> None:
+        start.wait()
+        for _ in range(rounds):
+            try:
+                answers.append(call())
+            except Exception as problem:
+                answers.append(problem)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in zip(calls, found, strict=True)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as many changes of thread as there can be
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    return found
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("name", ["Llama 2", "Phi-3, longrope", "Gemma 3", "T5", "BLOOM"])
+def test_two_threads_may_call_one_model(name, weights):
+    """One thread's call does not see what the other's has under way, nor that it is bypassed."""
+    model = build(name)
+    patch(model)
+    given = [inputs(model, mask=True), inputs(model, mask=False)]
+    given[1]["input_ids"] = given[1]["input_ids"][:, :13]
+
+    def call(which: int):
+        return logits(model, **given[which], output_attentions=weights and which == 1)
+
+    expected = [call(0), call(1)]
+    for answers, right in zip(
+        answers_of_threads([lambda: call(0), lambda: call(1)]), expected, strict=True
+    ):
+        for answer in answers:
+            assert isinstance(answer, torch.Tensor), answer
+            torch.testing.assert_close(answer, right, atol=1e-6, rtol=1e-6)
+
+
+def test_the_config_of_a_patched_model_is_one_of_its_family():
+    model = build("Llama 2")
+    patch(model)
+    config = model.config
+    assert isinstance(config, transformers.LlamaConfig)
+    assert config._attn_implementation == "ordinate"
+    for twin in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
+        assert type(twin) is transformers.LlamaConfig
+        assert twin.to_dict() == config.to_dict()
+    again = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    assert isinstance(again, transformers.LlamaForCausalLM)
 
 
 def test_an_exception_in_a_call_leaves_the_model_patched():

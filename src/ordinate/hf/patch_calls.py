@@ -40,11 +40,12 @@ def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     names = list(signature_of(module).parameters)[1:]
     given = dict(zip(names, args, strict=False)) | kwargs
     own, cache = _needs_own_code(module, given), given.get("past_key_values")
-    site.patch.enter(own)  # first: what is refused below is left again
-    site.patch.stream = None
+    # Entered before anything is refused: `_leave` is called for refused calls too.
+    site.patch.enter(own)
+    site.patch.here.stream = None
     if cache is not None and is_stream(cache):
         check_stream(given.get("attention_mask"), own)
-        cache.ordinate_open, site.patch.stream = True, cache
+        cache.ordinate_open, site.patch.here.stream = True, cache
     if own:
         kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
     return args, kwargs
@@ -54,8 +55,9 @@ def _leave(module: Any, args: Any, output: Any) -> None:
     site = site_of(module)
     assert site is not None
     site.patch.leave()
-    if site.patch.stream is not None and not site.patch.calls:
-        site.patch.stream.ordinate_open, site.patch.stream = False, None
+    here = site.patch.here
+    if here.stream is not None and not here.calls:
+        here.stream.ordinate_open, here.stream = False, None
 
 
 def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:
@@ -77,6 +79,8 @@ def _is_dense(mask: Any) -> bool:
 
 
 def _own_mask(site: Site, value: Any) -> Any:
-    if isinstance(value, dict):
+    if (
+        type(value) is dict
+    ):  # masks by layer type; an output of another model is a dict too, of its own class
         return {name: _own_mask(site, part) for name, part in value.items()}
     return value.own(site.patch.configs[0][1]) if isinstance(value, Visible) else value

@@ -283,8 +283,8 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         or positions.dim() > (2 if source.axes == 1 else 3)
     ):
         return site.own_forward(*args, **kwargs)
-    site.patch.late = None
-    turn = Turn(source, positions, site.forms, site, streaming=site.patch.stream is not None)
+    site.patch.here.late = None
+    turn = Turn(source, positions, site.forms, site, streaming=site.patch.here.stream is not None)
     if torch.compiler.is_compiling() and not turn.late:
         return site.own_forward(*args, **kwargs)  # a compiler fuses the model's own operations better
     if not source.length_dependent:

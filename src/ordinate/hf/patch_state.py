@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
@@ -11,6 +12,21 @@ from typing import Any
 from torch import Tensor, nn
 
 NAME = "ordinate"  # of the attention implementation
+
+
+class Here(threading.local):
+    """What this thread's calls of a patched model have under way: a model may be called by several threads.
+
+    Attributes:
+        calls: For each call under way, one within the other, whether the model's own code answers it.
+        stream: The streaming cache of the call under way.
+        late: What the next attention is to turn: the rotation, its form and the channels of a key.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[bool] = []
+        self.stream: Any = None
+        self.late: tuple[Any, Any, int] | None = None
 
 
 @dataclass(eq=False)
@@ -25,40 +41,39 @@ class Patch:
     shared_configs: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
     # Each config of this model's own that names us, and the implementation it named before.
     configs: list[tuple[Any, str]] = field(default_factory=list)
-    calls: list[bool] = field(default_factory=list)
-    stream: Any = None  # the streaming cache of the call under way
-    late: tuple[Any, Any, int] | None = None
-
-    @property
-    def bypasses(self) -> int:
-        return sum(self.calls)
+    here: Here = field(default_factory=Here)
 
     # Calls that the model's own code must answer
 
+    @property
+    def bypassed(self) -> bool:
+        """Whether the model's own code answers the call under way in this thread."""
+        return any(self.here.calls)
+
     def enter(self, own: bool) -> None:
-        if own and not self.bypasses:
-            self._swap(back=True)
-        self.calls.append(own)
+        self.here.calls.append(own)
 
     def leave(self) -> None:
-        if self.calls.pop() and not self.bypasses:
-            self._swap(back=False)
+        self.here.calls.pop()
 
     def start(self) -> None:
-        """Have the model's configs name us."""
-        self._swap(back=False)
+        """Have the model's configs name us, except in bypassed calls."""
+        for config, _ in self.configs:
+            config._attn_implementation_internal = NAME
+        self._name_by_call()
 
-    def _swap(self, *, back: bool) -> None:
+    def _name_by_call(self) -> None:
         for config, before in self.configs:
-            now, then = (NAME, before) if back else (before, NAME)
-            if config._attn_implementation_internal == now:  # whoever chose another one since keeps it
-                config._attn_implementation_internal = then
+            config.__class__ = _named_by_call(type(config), self, before)
 
     # Copies
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Patch:
         twin = memo[id(self)] = object.__new__(type(self))
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        twin.here = Here()
+        kept = {name: value for name, value in self.__dict__.items() if name != "here"}
+        twin.__dict__.update(copy.deepcopy(kept, memo))
+        twin._name_by_call()
         for applier in twin.appliers:
             applier.install()  # counted for the copied model too
         return twin
@@ -73,18 +88,18 @@ class Patch:
 
     def expect_late(self, turn: Any, form: Any, tensors: list[Tensor]) -> None:
         """Remember that attention is to turn what comes next."""
-        if self.late is not None or len(tensors) != 2:
+        if self.here.late is not None or len(tensors) != 2:
             raise NotImplementedError(
                 "queries and keys must be turned together and then attend, where cached keys turn anew "
                 "(dynamic NTK, LongRoPE, a streaming cache), got a layer that does it in another way"
             )
-        self.late = turn, form, tensors[1].shape[-1]
+        self.here.late = turn, form, tensors[1].shape[-1]
 
     def turn_late(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and all keys, from the cache and new, turned at the places they have now."""
-        if self.late is None:
+        if self.here.late is None:
             return query, key
-        (turn, form, head_dim), self.late = self.late, None
+        (turn, form, head_dim), self.here.late = self.here.late, None
         if key.shape[-1] != head_dim:
             raise NotImplementedError(
                 f"keys must be turned whole where cached keys turn anew (dynamic NTK, LongRoPE, a streaming "
@@ -92,6 +107,46 @@ class Patch:
             )
         query, key = turn.apply(form, query, key, key.shape[-2])
         return query, key
+
+
+class _NamedByCall:
+    """A config that names our implementation, and in a bypassed call the one it named before.
+
+    Attention and masks look the name up in the config, in the middle of a call. Were the name exchanged for
+    the time of a call, another thread's call of the same model would find it exchanged.
+    """
+
+    ordinate_patch: Patch
+    ordinate_before: str
+
+    def __init_subclass__(cls) -> None:
+        """Nothing: transformers makes a dataclass of every class of configs, and this adds no field."""
+
+    @property
+    def _attn_implementation(self) -> str:
+        named = self.__dict__["_attn_implementation_internal"]
+        # Another one may have been chosen after the patch.
+        return self.ordinate_before if named == NAME and self.ordinate_patch.bypassed else named
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, value: Any) -> None:
+        super(_NamedByCall, type(self))._attn_implementation.fset(self, value)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy, or what is pickled, is a config of the plain class."""
+        return _plain_config, (type(self).__mro__[2],), self.__dict__
+
+
+def _plain_config(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def _named_by_call(kind: type, patch: Patch, before: str) -> type:
+    """The class of a config that is to be `_NamedByCall`; its name stays, by which transformers knows it."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(
+        kind.__name__, (_NamedByCall, kind), names | {"ordinate_patch": patch, "ordinate_before": before}
+    )
 
 
 @dataclass(eq=False)
@@ -118,7 +173,7 @@ class Site:
         return MethodType(type(self.module).forward, self.module)
 
     def run_own(self, *args: Any, **kwargs: Any) -> Any:
-        """Call that forward, with the config naming what it did before."""
+        """Call that forward, with the config naming the implementation it named before."""
         self.patch.enter(own=True)
         try:
             return self.own_forward(*args, **kwargs)
@@ -141,7 +196,7 @@ class Site:
 
     @property
     def bypassed(self) -> bool:
-        return self.patch.bypasses > 0
+        return self.patch.bypassed
 
 
 def site_of(module: nn.Module) -> Site | None:
