@@ -588,6 +588,13 @@ def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monke
     assert "answers as before" in str(report)
 
 
+@pytest.mark.parametrize("name", ["Llama 2", "Gemma 2"])
+def test_a_model_is_checked_without_autocast(name):
+    model = build(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert patch(model).checked
+
+
 def test_a_sine_that_a_model_changes_is_not_taken_for_the_rotation():
     """Some turn their outputs back with -sin; only what the rotary module returned stands for a rotation."""
     from transformers.models.llama import modeling_llama

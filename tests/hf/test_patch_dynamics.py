@@ -5,6 +5,8 @@ Each test shows the fault in the unpatched model first, so that it fails when tr
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from patch_models import build, logits, rope, tokens
@@ -64,6 +66,72 @@ def test_a_short_row_does_not_depend_on_a_long_one_beside_it(kind):
     assert difference() > 1e-3  # their own code follows the longest row
     patch(model)
     assert difference() < 1e-5
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_a_mask_alone_tells_how_long_each_row_is(kind, side):
+    """A forward pass as in training: a mask, and the positions the model itself makes of it."""
+    model, ids = make(kind), tokens(length=24)
+    place = slice(14, 24) if side == "left" else slice(10)
+    mask = torch.ones_like(ids)
+    mask[1] = 0
+    mask[1, place] = 1
+
+    def differences() -> list[float]:
+        with torch.no_grad():
+            together = model(ids, attention_mask=mask).logits
+        alone = logits(model, input_ids=ids[1:, place])[0], logits(model, input_ids=ids[:1])[0]
+        apart = together[1, place] - alone[0], together[0] - alone[1]
+        return [float(x.abs().max()) for x in apart]
+
+    assert differences()[0] > 1e-2  # their own code follows the longest row
+    patch(model)
+    assert max(differences()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_a_mask_tells_the_lengths_beside_a_cache_too(kind):
+    """In one layer; the positions are the model's own, indices in the padded row."""
+    model = make(kind, layers=1)
+    patch(model)
+    ids, mask, _ = rows(short=12, long=24)
+    cache = None
+    with torch.no_grad():
+        for start, end in ((0, 19), (19, 22), (22, 23), (23, 24)):
+            out = model(
+                ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True
+            )
+            cache = out.past_key_values
+    for row, alone in ((0, ids[:1]), (1, ids[1:, -12:])):
+        whole = logits(model, input_ids=alone)[0, -1]
+        assert (out.logits[row, -1] - whole).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_a_model_trained_shorter_than_what_patch_asks_it_is_patched(kind, monkeypatch):
+    """Its answer to the padded row is meant to differ; the other row is held to what it was."""
+    monkeypatch.setitem(DYNAMIC, kind, shorter(DYNAMIC[kind]))
+    assert patch(make(kind)).checked
+
+
+def shorter(case):
+    """The case with a model trained at 8 tokens."""
+    name, changes = case
+    return name, json.loads(json.dumps(changes).replace(f": {TRAINED}", ": 8"))
+
+
+def test_positions_given_for_a_padded_row_are_kept():
+    """Rows that count their own tokens, and one that starts further on: the length is where it ends."""
+    model = make("dynamic NTK")
+    patch(model)
+    ids = tokens(length=24)
+    with torch.no_grad():
+        far = model(ids[:1], position_ids=torch.arange(40, 64)[None]).logits
+        whole = torch.ones_like(ids[:1])
+        masked = model(ids[:1], attention_mask=whole, position_ids=torch.arange(40, 64)[None]).logits
+    torch.testing.assert_close(masked, far, atol=1e-6, rtol=1e-6)
+    assert (far - logits(model, input_ids=ids[:1])).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", DYNAMIC)

@@ -58,7 +58,7 @@ def attention_forward(
     """
     site = site_of(module)
     if site is not None:
-        query, key = site.patch.turn_late(query, key)
+        query, key = site.patch.turn_late(query, key, attention_mask)
     terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
     unknown = [name for name in kwargs if name not in _WITHOUT_EFFECT and kwargs[name] is not None]
     if terms is None or unknown or position_bias is not None or kwargs.get("output_attentions"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ from ..checks import nearest
 from .families import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader, short
+from .redundant import read_redundant
 from .rope import DIALECTS, Dialect
 from .source import check_settings, load
 
@@ -50,7 +51,7 @@ def from_config(
     if dialect is not None and dialect not in DIALECTS:
         raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}, got {short(dialect)}")
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
-        close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
+        close = _nearest(family, FAMILIES)
         raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
     path, values, model_type = text_settings(values, family)
     found = FAMILIES[model_type]
@@ -59,6 +60,7 @@ def from_config(
     for key, value in found.fixed.items():
         reader.fixed(key, value)
     draft = found.read(reader, found, dialect)
+    read_redundant(reader, draft)
     reader.refuse_rest()
     return Plan(
         found.name,
@@ -98,7 +100,12 @@ def text_settings(
         )
     if within is not None:  # old files of these models have the text model's keys at the top
         return path, values, within
+    close = _nearest(model_type, [*FAMILIES, *WRAPPERS])
     raise ConfigError(
         f"{path}model_type must be a family that ordinate reads, got {short(model_type)}; "
-        f"if it is built like one of them, say so with family=…"
+        f"if it is built like one of them, say so with family=…{close if 'mean' in close else ''}"
     )
+
+
+def _nearest(name: object, known: Iterable[str]) -> str:
+    return nearest(name, known) if isinstance(name, str) and len(name) < 60 else ""

@@ -12,7 +12,9 @@ from ..embed.learned import Learned
 from ..encoding import NoPE
 from ..rotate.rope import RoPE
 from ..scaling import NTK, DynamicNTK, Linear, LongRoPE, Scaling, YaRN, frequencies
+from .families import FAMILIES
 from .plan import LayerPlan, Plan, Reading, describe_encoding
+from .reach import effective_context, reach_of, scalings
 
 
 @dataclass(frozen=True)
@@ -133,38 +135,6 @@ def diagnose(plan: Plan) -> Diagnosis:
     )
 
 
-def scalings(plan: Plan) -> list[Scaling]:
-    """The distinct scalings of a plan's rotations."""
-    ropes = [layer.encoding for layer in plan.layers if isinstance(layer.encoding, RoPE)]
-    return list(dict.fromkeys(rope.scaling for rope in ropes if rope.scaling is not None))
-
-
-def reach_of(scaling: Scaling) -> int | None:
-    """The length a scaling stretches to, where it means to say so.
-
-    Llama 3's and LongRoPE's frequencies are a start for further training, which reaches past them.
-    """
-    if isinstance(scaling, (YaRN, DynamicNTK)):
-        return int(scaling.original_max_position * scaling.factor)
-    return None
-
-
-def effective_context(plan: Plan) -> int | None:
-    """The longest context that the settings together support; None where nothing limits or says it.
-
-    What is promised (``max_position_embeddings``), unless a scaling stops short of it, or goes beyond it
-    because the promise is still the length before scaling.
-    """
-    context = plan.max_positions
-    for scaling in scalings(plan):
-        reach = reach_of(scaling)
-        if reach is None:
-            continue
-        before = context is None or context == getattr(scaling, "original_max_position", None)
-        context = reach if before else min(context or reach, reach)
-    return context
-
-
 def _group(title: str, layer: LayerPlan, plan: Plan, effective: int | None) -> Group:
     encoding = layer.encoding
     rope = encoding if isinstance(encoding, RoPE) else None
@@ -270,7 +240,7 @@ def _notes(plan: Plan) -> list[str]:
                 f"{slow} of {rope.rotary_dim // 2} pairs do not complete a turn within {trained} positions; "
                 f"past that length they meet angles they were never trained on"
             )
-    for scaling in scalings(plan):
+    for scaling in scalings(plan.layers):
         if isinstance(scaling, DynamicNTK):
             notes.append(
                 f"dynamic NTK leaves contexts up to {scaling.original_max_position} as they were; a cache "
@@ -294,7 +264,7 @@ def _contradictions(plan: Plan) -> list[str]:
     """Settings that do not fit each other."""
     found = []
     context = plan.max_positions
-    for scaling in scalings(plan):
+    for scaling in scalings(plan.layers):
         original = getattr(scaling, "original_max_position", None)
         if original is not None and context is not None and original > context:
             found.append(
@@ -312,7 +282,8 @@ def _contradictions(plan: Plan) -> list[str]:
                     f"max_position_embeddings {context} promises more than the scaling reaches, "
                     f"{original} x {scaling.factor:g} = {reach}"
                 )
-        if isinstance(scaling, Linear) and context is not None:
+        told = context != plan.original_max_positions or FAMILIES[plan.model_type].rope.reaches_context
+        if isinstance(scaling, Linear) and context is not None and not told:
             found.append(
                 f"linear scaling has no original length: whether max_position_embeddings {context} is before or "
                 f"after the factor {scaling.factor:g}, the config does not say"

@@ -15,21 +15,23 @@ from typing import Any, Literal
 import torch
 
 from ..rotate.rope import RoPE
-from ..scaling import DynamicNTK
+from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
 from .config import ConfigObject, from_config, text_settings
 from .decoders import FULL, SLIDING
-from .doctor import Band, effective_context
+from .doctor import Band
 from .families import FAMILIES
 from .family import Family
 from .plan import ConfigError, Plan
+from .reach import effective_context
 from .reader import MOST_POSITIONS, Reader, short
+from .redundant import LENGTHS
 from .source import load
 
 Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
 METHODS: tuple[Method, ...] = ("yarn", "ntk", "dynamic", "linear", "llama3")
 
 # Scalings that weights are trained with: taking one away is no extension. (A method may extend itself.)
-_TRAINED_WITH = ("longrope", "llama3", "linear", "proportional", "yarn")
+_TRAINED_WITH = ("longrope", "llama3", "linear", "yarn")
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,11 @@ class Extension:
         original: The length the frequencies were trained at.
         context: What the model read before, ``to`` what it was asked to read.
         factor: ``to / original``.
-        slowdown: How many times slower the most slowed pairs turn.
+        slowdown: How many times slower the most slowed pairs turn at ``to`` than they did at short context.
         changed: The key of each changed setting → (old value, new value).
         bands: What becomes of the pairs in full-attention layers.
         cost: What it costs at short context.
+        notes: What of the old scaling is given up.
     """
 
     config: dict[str, Any]
@@ -77,6 +80,7 @@ class Extension:
     changed: dict[str, tuple[Any, Any]]
     bands: tuple[Band, ...]
     cost: Cost
+    notes: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the config: whole or not at all, and over an existing file only if told to."""
@@ -99,11 +103,13 @@ def extend(
 
     Args:
         to: The context to reach, in tokens.
-        original: The length the model was trained at, where the config does not say it or says it wrong.
+        original: The length the model was trained at before any scaling, where the config does not say it or
+            says it wrong. A config with linear scaling says one length, and not whether it is before or after.
         replace: Put this scaling in the place of another that the model was trained with.
 
     Raises:
-        ConfigError: The model has no rotation, already reads that far, or has another scaling.
+        ConfigError: The model has no rotation, already reads that far, has another scaling, or the new
+            config, read back, would not reach ``to`` by turning slower.
 
     Example:
         >>> extension = extend({"model_type": "llama", "max_position_embeddings": 4096}, to=16384)
@@ -113,33 +119,25 @@ def extend(
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {short(method)}")
     Reader.checked_integer("to", to, 2, MOST_POSITIONS)
-    config = copy.deepcopy(load(source))
+    config = _copy(load(source))
     before = from_config(config)
     _check_extensible(before)
     where, settings, model_type = text_settings(config)
     snapshot = copy.deepcopy(settings)
     old = _scaling_now(settings, FAMILIES[model_type].defaults, where, replace, method)
-    start = original if original is not None else before.original_max_positions
-    if start is None:
-        raise ConfigError(
-            f"{where}max_position_embeddings must say what the model was trained at, got nothing; give original"
-        )
-    Reader.checked_integer("original", start, 2, MOST_POSITIONS)
-    context = (effective_context(before) if original is None else start) or start
+    start, context = _lengths(before, FAMILIES[model_type], original, method, where)
     if to <= context:
         raise ConfigError(
             f"to must be more than the {context} positions the model already reads, got {to}"
         )
     factor = to / start
     _separate_layer_types(settings, before, FAMILIES[model_type])
+    notes: list[str] = []
     if method == "ntk":
         _stretch_base(settings, before, factor, FAMILIES[model_type])
     else:
-        _put(settings, _new_scaling(method, old, factor, start, before, to))
-    key = FAMILIES[model_type].keys.get("max_position_embeddings", "max_position_embeddings")
-    # Linear and dynamic scaling are written beside the original length: transformers takes it for dynamic
-    # NTK's start, and vLLM multiplies it by the factor to find the longest context.
-    settings[key] = start if method in ("linear", "dynamic") else to
+        _put(settings, _new_scaling(method, old, factor, start, context, to, notes))
+    _put_lengths(settings, FAMILIES[model_type], method, start, to)
     after = from_config(config)
     changed = {
         f"{where}{name}": (snapshot.get(name), settings.get(name))
@@ -147,11 +145,77 @@ def extend(
         if snapshot.get(name) != settings.get(name)
     }
     old_rope, new_rope = _main_rotation(before), _main_rotation(after)
-    ratios = _ratios(old_rope, new_rope, to)
+    ratios = _ratios(old_rope, new_rope, start, to)
+    reached, slowest = effective_context(after), 1 / ratios[-1]
+    if reached != to or slowest < 1 + 1e-9:
+        raise ConfigError(
+            f"original must be a length from which {method} slows the slowest pair and reaches {to}, got {start}: "
+            f"the new config would read {reached} positions, and that pair turn {slowest:.4g} times slower than now"
+        )
     return Extension(
         config, before, after, method, start, context, to, factor, 1 / min(ratios), changed,
-        tuple(_bands(ratios)), _cost(old_rope, new_rope, start),
+        tuple(_bands(ratios)), _cost(old_rope, new_rope, start), tuple(notes),
     )  # fmt: skip
+
+
+def _copy(values: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a config, if it can be written again."""
+    try:
+        json.dumps(values, allow_nan=False)
+        return copy.deepcopy(values)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"source must hold what JSON can hold, got {short(values)}: {error}") from None
+
+
+def _lengths(
+    plan: Plan, family: Family, original: int | None, method: Method, where: str
+) -> tuple[int, int]:
+    """The length before any scaling, and the one the model reads now.
+
+    Beside linear scaling a config has one length. Whether the factor is in it, the family may know, or a
+    second length may tell; else only the user can.
+    """
+    scaling, context = _main_rotation(plan).scaling, plan.max_positions
+    told = original is not None or plan.original_max_positions != context
+    if isinstance(scaling, Linear) and scaling.factor > 1 and context is not None and not told:
+        if method != "linear" or not family.rope.reaches_context:
+            raise ConfigError(
+                f"original must be given, whether {where}max_position_embeddings {context} is before or after "
+                f"linear scaling by {scaling.factor:g} the config does not say, got nothing"
+            )
+        return context, context  # the factor grows with the context, whatever it started from
+    start = original if original is not None else plan.original_max_positions
+    if start is None:
+        raise ConfigError(
+            f"{where}max_position_embeddings must say what the model was trained at, got nothing; give original"
+        )
+    start = Reader.checked_integer("original", start, 2, MOST_POSITIONS)
+    if original is None:
+        return start, effective_context(plan) or start
+    if isinstance(scaling, (Linear, YaRN, DynamicNTK)):
+        return start, round(start * scaling.factor)
+    return start, (context or start) if isinstance(scaling, (Llama3, LongRoPE)) else start
+
+
+def _put_lengths(settings: dict[str, Any], family: Family, method: Method, start: int, to: int) -> None:
+    """Write the new context where its readers look for it.
+
+    Linear and dynamic scaling are written beside the original length: transformers takes it for dynamic NTK's
+    start, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. Of linear
+    scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
+    """
+    for key in LENGTHS:  # of the old context
+        settings.pop(key, None)
+    before = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
+    settings[family.keys.get("max_position_embeddings", "max_position_embeddings")] = (
+        start if before else to
+    )
+    if method == "linear" and before:
+        settings[LENGTHS[0]] = to
+    if (
+        settings.get("original_max_position_embeddings") is not None
+    ):  # goes before the one in the scaling
+        settings["original_max_position_embeddings"] = start
 
 
 def _check_extensible(plan: Plan) -> None:
@@ -186,6 +250,11 @@ def _scaling_now(
     if isinstance(part.get(FULL), Mapping):
         part = part[FULL]
     kind = part.get("rope_type", part.get("type"))
+    if kind == "proportional":
+        raise ConfigError(
+            f"{where}rope_parameters must be of a kind that a scaling can stand beside, p-RoPE's pairs are spread "
+            f"over the whole head as in no other, got {short(kind)}"
+        )
     if kind in _TRAINED_WITH and kind != method and not replace:
         raise ConfigError(
             f"{where}rope_scaling must be absent or of the method {method}, the model may have been trained with it, "
@@ -195,7 +264,13 @@ def _scaling_now(
 
 
 def _new_scaling(
-    method: Method, old: dict[str, Any], factor: float, original: int, plan: Plan, to: int
+    method: Method,
+    old: dict[str, Any],
+    factor: float,
+    original: int,
+    context: int,
+    to: int,
+    notes: list[str],
 ) -> dict[str, Any]:
     """The new scaling, with what the old one said beside: axes, base, fraction, and its own method's options."""
     kept: dict[str, Any] = {
@@ -206,14 +281,20 @@ def _new_scaling(
     same = old.get("rope_type", old.get("type")) == method
     options = dict(old) if same else {}
     options.pop("type", None)
-    options.pop("attention_factor", None)  # it belonged to the old factor
+    given = options.pop("attention_factor", None)
+    if given is not None:
+        notes.append(
+            f"attention_factor {short(given)} belonged to the old factor and is left out; the new one's is taken"
+        )
     made: dict[str, Any] = {"rope_type": method, "factor": factor}
     if method in ("yarn", "llama3"):
         made["original_max_position_embeddings"] = original
+    if method == "linear" and same:
+        made["factor"] = old["factor"] * to / context
     if method == "llama3":
         made |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
         if same:  # its factor is less than the context it is trained to; it grows with the context
-            made["factor"] = old["factor"] * to / (plan.max_positions or original)
+            made["factor"] = old["factor"] * to / context
             made |= {key: old[key] for key in ("low_freq_factor", "high_freq_factor") if key in old}
     return {**kept, **options, **made}
 
@@ -264,8 +345,9 @@ def _stretch_base(settings: dict[str, Any], plan: Plan, factor: float, family: F
         settings[family.keys.get(key, key)] = base
         old = settings.get("rope_scaling")
         if old:
+            # Never null: a class with a scaling of its own would put it back.
             rest = {key: old[key] for key in kept if key in old}
-            settings["rope_scaling"] = {"rope_type": "default", **rest} if rest else None
+            settings["rope_scaling"] = {"rope_type": "default", **rest}
 
 
 def _main_rotation(plan: Plan) -> RoPE:
@@ -290,11 +372,10 @@ def _cost(old: RoPE, new: RoPE, original: int) -> Cost:
     return Cost(logits, float(change[worst]), int(distances[worst]), short_context_kept=False)
 
 
-def _ratios(old: RoPE, new: RoPE, length: int) -> list[float]:
-    """Of each pair that turns, its new frequency by its old one, at the length to reach."""
-    lengths = torch.tensor([length])
-    before = old.inv_freq(lengths if old.length_dependent else None).reshape(-1)
-    after = new.inv_freq(lengths if new.length_dependent else None).reshape(-1)
+def _ratios(old: RoPE, new: RoPE, original: int, to: int) -> list[float]:
+    """Of each pair that turns, its new frequency at the length to reach by its old one at short context."""
+    before = old.inv_freq(torch.tensor([original]) if old.length_dependent else None).reshape(-1)
+    after = new.inv_freq(torch.tensor([to]) if new.length_dependent else None).reshape(-1)
     return (after[before > 0] / before[before > 0]).tolist()
 
 
@@ -333,6 +414,8 @@ def write_config(
             os.replace(name, target)
         else:
             os.link(name, target)  # unlike a rename, this fails where a file exists
+    except IsADirectoryError:
+        raise ConfigError(f"path must be a file to write, got the folder {short(str(target))}") from None
     except FileExistsError:
         raise ConfigError(
             f"path must not exist, nothing is overwritten unless told, got {short(str(target))}"

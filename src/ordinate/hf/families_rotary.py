@@ -54,6 +54,7 @@ _GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True, "rope_theta": 10000.0
 _GPTJ = RopeRules("interleaved", kinds=("default",))
 _PHI3 = RopeRules(aliases={"yarn": "longrope"}, kinds=("default", "longrope"))
 _HALVES = RopeRules()
+_REACHED = RopeRules(reaches_context=True)
 _PAIRS = RopeRules("interleaved")
 _LATENT = RopeRules("interleaved", "deepseek")
 _BOTH_WAYS = DecoderRules(causal=False)
@@ -173,10 +174,12 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "vaultgemma": _plain("VaultGemma", 2304, 8, 26, 8192, 10000.0, 256,
         rules=DecoderRules(every(2), scale=from_scalar), sliding_window=4096, query_pre_attn_scalar=256),
     "gemma3_text": _plain("Gemma 3", 2304, 8, 26, 131072, 1000000.0, 256, rope_local_base_freq=10000.0,
+        rope=_REACHED,
         rules=DecoderRules(every(6, "sliding_window_pattern"), scale=from_scalar, scaled_types=(FULL,),
             theta={SLIDING: "rope_local_base_freq"}, window=gemma_window, causal=gemma_causal),
         sliding_window=4096, query_pre_attn_scalar=256, ignored=("_sliding_window_pattern",)),
     "gemma3n_text": _plain("Gemma 3n", 2048, 8, 35, 32768, 1000000.0, 256, rope_local_base_freq=10000.0,
+        rope=_REACHED,
         rules=DecoderRules(every(5), scale=unscaled, scaled_types=(FULL,),
             theta={SLIDING: "rope_local_base_freq"}), sliding_window=512),
     "gemma4_text": _plain("Gemma 4", 2304, 8, 30, 131072, 10000.0, 256, rope_parameters=_GEMMA4,

@@ -11,17 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LENGTH, _PADDING = 12, 4
+LENGTH, _PADDING = 12, 4
 
 
 def answer(model: Any) -> Tensor | None:
     """What a model makes of two rows of tokens, at the tokens that are not padding.
 
-    The model is left as it was: in training or not, with its gradients, and with the generators' state.
+    The model is left as it was: in training or not, with its gradients, and with the generators' state. It is
+    asked without autocast, whose rounding would hide a mistake.
     """
     training = [module for module in model.modules() if module.training]
     device = next(model.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        torch.autocast(device.type, enabled=False),
+        torch.no_grad(),
+    ):
         given = _inputs(model.config, device)
         model.eval()
         try:
@@ -30,7 +35,7 @@ def answer(model: Any) -> Tensor | None:
             for module in training:
                 module.training = True
     out = getattr(found, "logits", getattr(found, "last_hidden_state", None))
-    if not isinstance(out, Tensor) or out.shape[:2] != (2, _LENGTH):
+    if not isinstance(out, Tensor) or out.shape[:2] != (2, LENGTH):
         return None
     return out[given["attention_mask"].bool()].float()
 
@@ -38,9 +43,7 @@ def answer(model: Any) -> Tensor | None:
 def _inputs(config: Any, device: torch.device) -> dict[str, Tensor]:
     vocabulary = int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(
-        min(10, vocabulary - 1), min(1000, vocabulary), (2, _LENGTH), generator=generator
-    )
+    ids = torch.randint(min(10, vocabulary - 1), min(1000, vocabulary), (2, LENGTH), generator=generator)
     mask = torch.ones_like(ids)
     mask[1, :_PADDING] = 0
     given = {"input_ids": ids, "attention_mask": mask}

@@ -283,7 +283,7 @@ def falcon_forward(
         k, v = layer_past.update(k, v, self.layer_idx)
     bias, dropout = None, 0.0
     if alibi is None:
-        q, k = site.patch.turn_late(q, k)
+        q, k = site.patch.turn_late(q, k, attention_mask)
     else:
         bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.token_positions(), scaled=True)
         dropout = self.attention_dropout.p if self.training else 0.0

@@ -24,6 +24,7 @@ from ..rotate.rotation import Rotation
 from .attention_interface import forward_scope
 from .float32 import checkpoint_inv_freq
 from .patch_state import Site, site_of
+from .visible import Visible
 
 _APPLY = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 CARRIERS = ("cos", "sin", "freqs_cis")
@@ -117,19 +118,18 @@ class Turn:
         return self.streaming or self.source.length_dependent
 
     def rotations(
-        self, layout: Layout, head_dim: int, k_len: int | None = None
+        self, layout: Layout, head_dim: int, k_len: int | None = None, mask: Visible | None = None
     ) -> tuple[Rotation, Rotation]:
         """The rotations of queries and keys, shared by all layers of a pass.
 
         Args:
             k_len: How many keys there are, old and new; None for the new ones alone.
+            mask: What tells padding from the tokens that make a row's length.
         """
-        key = layout, head_dim, k_len
+        key = layout, head_dim, k_len, mask
         if key not in self._rotations:
             queries, keys = self._positions(k_len)
-            lengths = (
-                keys[..., -1:] + 1 if queries is not keys and self.source.length_dependent else None
-            )
+            lengths = self._lengths(keys, mask) if self.source.length_dependent else None
             found = self.source.at(keys, lengths)
             of_keys = Rotation(found.angles, found.factor, layout, head_dim)
             of_queries = of_keys
@@ -138,6 +138,20 @@ class Turn:
                 of_queries = Rotation(found.angles, found.factor, layout, head_dim)
             self._rotations[key] = of_queries, of_keys
         return self._rotations[key]
+
+    def _lengths(self, keys: Tensor, mask: Visible | None) -> Tensor | None:
+        """How long each row is now: its last token's position and one, less the padding it starts with.
+
+        Padding moves the positions of a row that are plain indices, and not those that count its tokens.
+        """
+        tokens = None if mask is None or self.streaming else mask.tokens()
+        if tokens is None or keys.dim() > 2:
+            return None if keys is self.positions else keys[..., -1:] + 1
+        keys = self._positions(tokens.shape[-1])[1].expand(len(tokens), -1)
+        first = tokens.int().argmax(dim=-1, keepdim=True)
+        start = torch.where(first > 0, keys.gather(-1, first), 0)
+        end = keys.masked_fill(~tokens, 0).amax(dim=-1, keepdim=True) + 1
+        return (end - start).clamp(min=1)
 
     def _positions(self, k_len: int | None) -> tuple[Tensor, Tensor]:
         q_len = self.positions.shape[-1]
@@ -154,9 +168,16 @@ class Turn:
         back = torch.arange(k_len - 1, -1, -1, device=self.positions.device)
         return self.positions, (self.positions[..., -1:] - back).clamp(min=0)
 
-    def apply(self, form: Form, q: Tensor, k: Tensor | None, k_len: int | None = None) -> list[Tensor]:
+    def apply(
+        self,
+        form: Form,
+        q: Tensor,
+        k: Tensor | None,
+        k_len: int | None = None,
+        mask: Visible | None = None,
+    ) -> list[Tensor]:
         """Turn tensors ``[batch, heads, seq, head_dim]`` as a model's own function would."""
-        of_queries, of_keys = self.rotations(form.layout, q.shape[-1], k_len)
+        of_queries, of_keys = self.rotations(form.layout, q.shape[-1], k_len, mask)
         if k is None:
             turned = [of_queries.apply(q)]
         else:

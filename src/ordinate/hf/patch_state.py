@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .visible import Visible
+
 NAME = "ordinate"  # of the attention implementation
 
 
@@ -95,7 +97,7 @@ class Patch:
             )
         self.here.late = turn, form, tensors[1].shape[-1]
 
-    def turn_late(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def turn_late(self, query: Tensor, key: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
         """Queries and all keys, from the cache and new, turned at the places they have now."""
         if self.here.late is None:
             return query, key
@@ -105,7 +107,8 @@ class Patch:
                 f"keys must be turned whole where cached keys turn anew (dynamic NTK, LongRoPE, a streaming "
                 f"cache), got {head_dim} of {key.shape[-1]} channels"
             )
-        query, key = turn.apply(form, query, key, key.shape[-2])
+        mask = mask if isinstance(mask, Visible) else None
+        query, key = turn.apply(form, query, key, key.shape[-2], mask)
         return query, key
 
 

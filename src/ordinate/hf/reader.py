@@ -17,18 +17,19 @@ MOST_CHANNELS = 1 << 16
 MOST_WIDTH = 1 << 24
 MOST_POSITIONS = 1 << 40
 
-# A key that contains one of these is about positions, or about how logits are formed. It must be understood.
+# A key in which a word begins so is about positions, or about how logits are formed. It must be understood.
+# Words begin after an underscore: a composition is no position.
 _CONCERNS_POSITIONS = re.compile(
-    r"rope|rotary|position|alibi|relative|window|sliding|yarn|ntk|theta|nope|sinusoid|layer_types"
+    r"(?:^|[^a-z])(?:[imx]?rope|longrope|rotary|position|alibi|relative|window|sliding|yarn|ntk|theta|nope|sinusoid|layer_types"
     r"|attention_chunk|attention_bias_|attn_bias_|attn_config|pos_emb|max_distance|buckets"
     r"|temperature_tuning|pre_attn_scalar|attention_multiplier|attn_scale|scale_attn|softmax_scale"
-    r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn"
+    r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn)"
 )
 
 # These contain such a word and yet say nothing about positions of text or about its logits.
 _UNCONCERNED = re.compile(
     r"^(mlp_layer_types|mtp_.*|.*_dropout|.*dropout.*|.*_token_id|.*_token_index|.*_token|index_.*"
-    r"|indexer_.*|memory_.*|window_layers_unused|tokenizer_.*|use_cache|.*_loss_.*|vision_.*|image_.*"
+    r"|indexer_.*|memory_.*|tokenizer_.*|use_cache|.*_loss_.*|vision_.*|image_.*"
     r"|video_.*|audio_.*|position_id_per_seconds|seconds_per_chunk|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
 )
 
@@ -270,4 +271,5 @@ class Reader:
 
 def concerns_positions(key: str) -> bool:
     """Whether a key by its name is about positions, or about how logits are formed."""
-    return bool(_CONCERNS_POSITIONS.search(key.lower())) and not _UNCONCERNED.match(key.lower())
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+    return bool(_CONCERNS_POSITIONS.search(words)) and not _UNCONCERNED.match(words)

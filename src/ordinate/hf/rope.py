@@ -35,6 +35,7 @@ class RopeRules:
         aliases: Names of scalings that stand for others in this family alone.
         kinds: The kinds of scaling that its code takes; by default all.
         fixed_alpha: ``alpha`` beside dynamic scaling stretches the base once and for all (HunYuan).
+        reaches_context: ``max_position_embeddings`` is what linear scaling reaches, not where it starts (Gemma 3).
     """
 
     layout: Layout = "half"
@@ -44,6 +45,7 @@ class RopeRules:
     aliases: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[str, ...] | None = None
     fixed_alpha: bool = False
+    reaches_context: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,14 +47,20 @@ def load(source: object) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > _LARGEST_FILE:
-        raise ConfigError(
-            f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
-        )
     try:
-        return check_settings(json.loads(path.read_text(encoding="utf-8-sig")))
-    except (ValueError, RecursionError, OSError) as error:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ConfigError(
+                f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
+            )
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"source must be a file that can be read, got {short(str(path))}: {error.strerror}"
+        ) from None
+    try:
+        return check_settings(json.loads(text.decode("utf-8-sig")))
+    except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -66,17 +66,25 @@ class Visible:
 
     def seen(self) -> Tensor | None:
         """True at real tokens among the keys; None where all are, without a look where nothing was given."""
-        given = self.arguments.get("attention_mask")
-        if given is None:
+        row = self.tokens()
+        if row is None:
             return None
-        start, length = self.arguments.get("kv_offset", 0), self.arguments["kv_length"]
-        seen = given[:, start : start + length]
-        if seen.shape[1] < length:  # what is past the end of the given mask is no token
-            seen = torch.nn.functional.pad(seen, (0, length - seen.shape[1]))
+        seen = row[:, self.arguments.get("kv_offset", 0) :]
         # One look for all layers: without padding, kernels have less to do.
         if self._whole is None:
             self._whole = not torch.compiler.is_compiling() and bool(seen.all())
         return None if self._whole else seen
+
+    def tokens(self) -> Tensor | None:
+        """True at each row's real tokens from its beginning, also where keys are a window; None if none is given."""
+        given = self.arguments.get("attention_mask")
+        if given is None:
+            return None
+        length = self.arguments.get("kv_offset", 0) + self.arguments["kv_length"]
+        row = given[:, :length]
+        if row.shape[1] < length:  # what is past the end of the given mask is no token
+            row = torch.nn.functional.pad(row, (0, length - row.shape[1]))
+        return row
 
     def token_positions(self) -> Tensor | None:
         """Each key's place among its row's tokens; None where indices tell all distances.
