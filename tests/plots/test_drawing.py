@@ -65,10 +65,17 @@ def test_plotly_draws_the_same_numbers(name, kind):
             for given, row in zip(trace.z, panel.matrix.tolist(), strict=True):
                 assert [x for x in given if x is not None] == [x for x in row if x == x]
         elif isinstance(panel, Plane):
-            assert len(figure.frames) == panel.tracks.shape[1]
-            for step, frame in enumerate(figure.frames):
-                for hand, track in zip(frame.data, panel.tracks, strict=True):
-                    assert (hand.x[1], hand.y[1]) == tuple(track[step].tolist())
+            frames, steps = (
+                figure.layout.updatemenus[0].buttons[0].args[0],
+                figure.layout.sliders[0].steps,
+            )
+            assert len(frames) == len(steps) == panel.tracks.shape[1]
+            for at, (frame, step) in enumerate(zip(frames, steps, strict=True)):
+                tips = [(0, x, 0, y) for x, y in panel.tracks[:, at].tolist()]
+                assert [(*hand["x"], *hand["y"]) for hand in frame["data"]] == tips
+                assert [
+                    (*x, *y) for x, y in zip(step.args[0]["x"], step.args[0]["y"], strict=True)
+                ] == tips
         else:
             assert list(traces.pop(0).y) == panel.values.tolist()
     assert drawn.title in figure.layout.title.text

@@ -88,7 +88,7 @@ BAD = [
     ({"encoding": OWN, "typed": ""}, "spec must be text such as 'rope:base=1e6', got ''"),
     ({"encoding": OWN, "typed": "t5:max_distance=99999999"}, "max_distance of an example must be at most 65536"),
     ({"encoding": OWN, "typed": "r" * 300}, "spec must be at most 200 characters, got 300"),
-    ({"encoding": "learned", "sizes": {"train_length": 1048576}}, "positions of a learned table must be at most"),
+    ({"encoding": "learned", "sizes": {"train_length": 1048576}}, "numbers in the table of learned must be at most"),
 ]  # fmt: skip
 
 
@@ -310,8 +310,12 @@ def test_an_odd_spec_is_drawn_or_refused_in_one_line(typed):
 
 @pytest.mark.parametrize(
     "spec",
-    ["clipped:max_distance=+1000000000", "learned:max_positions=65536,d_model=65536", "shaw:max_distance=0xffff,head_dim=1024"],
-)  # fmt: skip
+    [
+        "clipped:max_distance=+1000000000",
+        "learned:max_positions=65536,d_model=65536",
+        "shaw:max_distance=0xffff,head_dim=1024",
+    ],
+)
 def test_a_typed_spec_of_gigabytes_is_refused_in_a_sentence(spec):
     refused = answers.draw("en", "spec", "", spec, {}, {})
     assert refused.figure is None

@@ -98,6 +98,28 @@ def test_the_page_opens_with_a_figure_the_library_computed(shown):
     assert shown.page.locator("#panel-b").count() == 0 or not shown.page.locator("#panel-b").is_visible()
 
 
+def test_the_rotation_plays_and_follows_its_slider(shown):
+    tracks = plots.picture("rope", "rotation", **answers.DEFAULTS).panels[0].tracks
+
+    def stands_at(step: int) -> bool:
+        return shown.numbers("#plot-a", "x")[:3] == [[0, x] for x in tracks[:, step, 0].tolist()]
+
+    said = "document.querySelector('#plot-a .slider-label').textContent"
+    assert shown.page.evaluate(said) == "position 3"
+    shown.page.locator("#plot-a .updatemenu-button").nth(0).click()
+    shown.page.wait_for_function(f"{said} === 'position 7'")
+    shown.page.locator("#plot-a .updatemenu-button").nth(1).click()
+    shown.page.wait_for_timeout(300)
+    stopped = shown.page.evaluate(said)
+    shown.page.wait_for_timeout(400)
+    assert shown.page.evaluate(said) == stopped != "position 31"
+    assert stands_at(int(stopped.split()[1]))
+    rail = shown.page.locator("#plot-a .slider-rail-touch-rect").bounding_box()
+    shown.page.mouse.click(rail["x"] + rail["width"] - 8, rail["y"] + rail["height"] / 2)
+    shown.page.wait_for_function(f"{said} === 'position 31'")
+    assert stands_at(31)
+
+
 def test_an_option_that_moves_redraws_the_figure(shown):
     shown.choose("#view-a", "score against distance")
     shown.wait_for("#plot-a", curve("rope", "scores"))
@@ -218,6 +240,37 @@ def test_a_sentence_is_shuffled(shown):
     shown.page.wait_for_function(
         "document.querySelector('#shuffle-message')?.textContent.includes('2 to 16 words, got 30')"
     )
+
+
+def test_a_sentence_counts_however_it_is_entered(shown):
+    """An input method inserts text without a key, and so does a paste; deleting is no letter either."""
+    shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown.tab(1)
+    shown.page.wait_for_selector("#shuffle-plot .main-svg")
+
+    def wait_for_words(*words: str) -> None:
+        shown.page.wait_for_function(
+            """words => {
+              const shown = document.querySelector('#shuffle-plot .js-plotly-plot')?.data[0].x;
+              return shown && shown.length === words.length && words.every((word, i) => shown[i] === `${i + 1} ${word}`);
+            }""",
+            arg=list(words),
+            timeout=10_000,
+        )
+
+    shown.page.click("#sentence textarea, #sentence input")
+    shown.page.keyboard.press("Control+A")
+    shown.page.keyboard.insert_text("我爱读书")
+    wait_for_words("我", "爱", "读", "书")
+    shown.page.keyboard.press("Backspace")
+    wait_for_words("我", "爱", "读")
+    shown.page.keyboard.press("Home")
+    shown.page.keyboard.press("Delete")
+    wait_for_words("爱", "读")
+    shown.page.evaluate("navigator.clipboard.writeText('the cat sat')")
+    shown.page.keyboard.press("Control+A")
+    shown.page.keyboard.press("Control+V")
+    wait_for_words("the", "cat", "sat")
 
 
 def test_a_dropped_config_shows_the_doctors_table(shown, tmp_path):

@@ -191,8 +191,12 @@ def _draw_bars(figure: Figure, panel: Bars, place: dict[str, int]) -> None:
 
 
 def _draw_plane(figure: Figure, panel: Plane) -> None:
-    """One hand a track, and a frame a position: play it, or pull the slider."""
-    from plotly.graph_objects import Frame, Scatter
+    """One hand a track: play it, or pull the slider.
+
+    Both carry the positions of the hands themselves: a page that draws a figure anew from its data and layout,
+    as Gradio's does, would lose the frames of a figure.
+    """
+    from plotly.graph_objects import Scatter
 
     reach = float(torch.nan_to_num(panel.tracks).norm(dim=-1).amax()) or 1.0
     steps = panel.tracks.shape[1]
@@ -218,44 +222,47 @@ def _draw_plane(figure: Figure, panel: Plane) -> None:
     )  # fmt: skip
     start = min(3, steps - 1)  # at position 0 all hands would lie on one another
     figure.add_traces([*hands(start), circle])
-    moving = list(range(len(panel.names)))
-    figure.frames = [Frame(name=str(step), data=hands(step), traces=moving) for step in range(steps)]
+    tips = _list(panel.tracks)
+    at = [
+        {axis: [[0, track[step][which]] for track in tips] for which, axis in enumerate("xy")}
+        for step in range(steps)
+    ]
     span = [-1.15 * reach, 1.15 * reach]
     figure.update_xaxes(range=span, constrain="domain")
     figure.update_yaxes(range=span, scaleanchor="x", constrain="domain")
-    figure.update_layout(updatemenus=[_buttons()], sliders=[_slider(panel.step, steps, start)])
+    figure.update_layout(updatemenus=[_buttons(at)], sliders=[_slider(panel.step, at, start)])
 
 
-def _buttons() -> dict[str, Any]:
-    still = {
-        "mode": "immediate",
-        "frame": {"duration": 0, "redraw": False},
-        "transition": {"duration": 0},
-    }
-    going = {
-        "fromcurrent": True,
-        "frame": {"duration": 120, "redraw": False},
-        "transition": {"duration": 0},
-    }
+def _buttons(at: list[dict[str, list]]) -> dict[str, Any]:
+    """Play from the first position on, the slider moving along; and stop."""
+    frames = [
+        {
+            "data": [{"x": x, "y": y} for x, y in zip(hands["x"], hands["y"], strict=True)],
+            "traces": list(range(len(hands["x"]))),
+            "layout": {"sliders[0].active": step},
+        }
+        for step, hands in enumerate(at)
+    ]
     return {
         "type": "buttons", "direction": "left", "x": 0, "y": -0.14, "xanchor": "left", "yanchor": "top",
         "buttons": [
-            {"label": "▶", "method": "animate", "args": [None, going]},
-            {"label": "❚❚", "method": "animate", "args": [[None], still]},
+            {"label": "▶", "method": "animate", "args": [frames, _pace(120)]},
+            {"label": "❚❚", "method": "animate", "args": [[None], _pace(0)]},
         ],
     }  # fmt: skip
 
 
-def _slider(name: str, steps: int, start: int) -> dict[str, Any]:
-    jump = {
-        "mode": "immediate",
-        "frame": {"duration": 0, "redraw": False},
-        "transition": {"duration": 0},
-    }
+def _pace(milliseconds: int) -> dict[str, Any]:
+    frame = {"duration": milliseconds, "redraw": True}  # the slider moves only when all is drawn again
+    return {"mode": "immediate", "frame": frame, "transition": {"duration": 0}}
+
+
+def _slider(name: str, at: list[dict[str, list]], start: int) -> dict[str, Any]:
     return {
         "active": start, "x": 0.14, "len": 0.86, "y": -0.1, "currentvalue": {"prefix": f"{name} ", "xanchor": "right"},
         "steps": [
-            {"label": str(step), "method": "animate", "args": [[str(step)], jump]} for step in range(steps)
+            {"label": str(step), "method": "restyle", "args": [hands, list(range(len(hands["x"])))]}
+            for step, hands in enumerate(at)
         ],
     }  # fmt: skip
 
