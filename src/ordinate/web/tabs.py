@@ -54,7 +54,7 @@ def shuffle(parts: Parts, choice: Any) -> Redraw:
     inputs, outputs = [choice, sentence, encoding, seed], [plot, message]
     quick = {**quietly("shuffle"), "trigger_mode": "always_last"}
     gr.on(
-        [sentence.input, sentence.submit, encoding.input],
+        [sentence.change, sentence.submit, encoding.input],
         ask,
         inputs,
         outputs,
