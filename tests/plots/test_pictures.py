@@ -10,7 +10,7 @@ import torch
 
 import ordinate
 from ordinate import plots
-from ordinate.plots.attention import MAX_WORDS, shuffle, split
+from ordinate.plots.attention import MAX_WORDS, both_ways, shuffle, split
 from ordinate.plots.picture import Heatmap, Lines, Plane
 from ordinate.plots.view import BOUNDS
 
@@ -155,9 +155,37 @@ def test_without_positions_a_shuffle_changes_nothing_and_with_them_it_does():
     assert list(plain.order) != list(range(5))
     for name in ("rope", "sinusoidal", "t5", "alibi", "shaw", "learned"):
         encoding = view.encoding(name)
-        placed = shuffle(encoding, words, view.setting(encoding))
+        placed = shuffle(both_ways(encoding), words, view.setting(encoding))
         assert placed.change > 1e-3, name
-        assert placed.causal == (name == "alibi")
+
+
+@pytest.mark.parametrize("name", ["alibi", "rope+alibi"])
+def test_alibi_is_shuffled_without_a_mask_as_the_words_without_positions_are(name):
+    drawn = plots.picture(name, "attention")
+    for panel in drawn.panels:
+        assert panel.matrix.triu(1).abs().amax() > 0 or panel.title == "change"  # the future is seen
+    assert drawn.panels[2].matrix.abs().amax() < 1e-12
+    assert drawn.panels[5].matrix.abs().amax() > 1e-3
+    assert drawn.note.endswith("(symmetric, for attention without a mask)")
+    symmetric = plots.picture("alibi:symmetric=true", "attention")
+    assert name != "alibi" or torch.equal(symmetric.panels[3].matrix, drawn.panels[3].matrix)
+    assert "mask" not in symmetric.note
+
+
+def test_what_needs_a_mask_is_compared_with_no_positions_under_that_mask():
+    class Falling(ordinate.PositionEncoding):
+        num_heads = 2
+
+        def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+            return ordinate.LinearBias(
+                torch.ones(2), *ordinate.positions.resolve(q, k, q_positions, k_positions)
+            )
+
+    drawn = plots.picture(Falling(), "attention", dim=16)
+    for panel in drawn.panels:
+        assert panel.title != "without positions" or not panel.matrix.triu(1).any()
+    assert drawn.panels[2].matrix.abs().amax() > 1e-3  # the mask alone
+    assert drawn.note.endswith("(all under a causal mask, which tells the order too)")
 
 
 def test_the_weights_shown_are_those_of_a_softmax():

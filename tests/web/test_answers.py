@@ -320,3 +320,13 @@ def test_a_typed_spec_of_gigabytes_is_refused_in_a_sentence(spec):
     refused = answers.draw("en", "spec", "", spec, {}, {})
     assert refused.figure is None
     assert "must be at most" in refused.message
+
+
+def test_the_shuffle_of_alibi_says_what_it_does_in_both_languages():
+    english, chinese = (
+        answers.experiment(code, "alibi", "", "we read books", 0) for code in ("en", "zh")
+    )
+    assert "without positions, by" in english.figure.layout.title.text
+    assert "(symmetric, for attention without a mask)" in english.figure.layout.title.text
+    assert "对称形式，不加掩码" in chinese.figure.layout.title.text
+    assert "Outputs" not in chinese.figure.layout.title.text

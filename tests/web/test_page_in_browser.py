@@ -252,7 +252,8 @@ def test_a_sentence_counts_however_it_is_entered(shown):
         shown.page.wait_for_function(
             """words => {
               const shown = document.querySelector('#shuffle-plot .js-plotly-plot')?.data[0].x;
-              return shown && shown.length === words.length && words.every((word, i) => shown[i] === `${i + 1} ${word}`);
+              const expected = words.map((word, i) => `${i + 1} ${word}`);
+              return shown && Array.from(shown).join('|') === expected.join('|');
             }""",
             arg=list(words),
             timeout=10_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention.api import attention
+from ..bias.alibi import ALiBi
 from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding
 from ..verify.observe import causal_only
@@ -35,36 +37,61 @@ class Shuffle:
     before: Tensor
     after: Tensor
     change: float
-    causal: bool
 
 
-def shuffle(encoding: PositionEncoding, words: list[str], setting: Setting, seed: int = 0) -> Shuffle:
+def shuffle(
+    encoding: PositionEncoding,
+    words: list[str],
+    setting: Setting,
+    seed: int = 0,
+    *,
+    causal: bool = False,
+) -> Shuffle:
     """Attend to the words in their order and in another, through one fixed random layer.
 
     Args:
         setting: The sizes of the layer.
         seed: Of the order; the words' vectors and the layer are always the same.
+        causal: Under a causal mask, which tells the order even without positions.
     """
     check_at_most("dim times heads of an attention", setting.num_heads * setting.head_dim, MAX_WIDTH)
     order = _another_order(len(words), seed)
-    causal = causal_only(encoding, setting)
     x = torch.stack([_vector(word, setting.d_model) for word in words])[None]
     weights, out = _attend(encoding, x, setting, causal)
     shuffled_weights, shuffled_out = _attend(encoding, x[:, order], setting, causal)
     back = torch.argsort(order)
     change = float((shuffled_out[:, back] - out).abs().amax())
     put_back = shuffled_weights[back][:, back]
-    return Shuffle(tuple(words), tuple(order.tolist()), weights, put_back, change, causal)
+    return Shuffle(tuple(words), tuple(order.tolist()), weights, put_back, change)
 
 
 def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int = 0) -> Picture:
-    """Attention before and after a shuffle, without positions and with the encoding."""
+    """Attention before and after a shuffle, without positions and with the encoding, under one and the same mask."""
     words, setting = split(view.text), view.setting(encoding)
-    plain = shuffle(NoPE(), words, setting, seed)
-    return draw(plain, shuffle(encoding, words, setting, seed), subject)
+    placed = both_ways(encoding)
+    causal = causal_only(placed, setting)
+    means = "symmetric, for attention without a mask" if placed is not encoding else ""
+    means = "all under a causal mask, which tells the order too" if causal else means
+    found = [shuffle(item, words, setting, seed, causal=causal) for item in (NoPE(), placed)]
+    return draw(*found, subject, means)
 
 
-def draw(plain: Shuffle, placed: Shuffle, subject: str) -> Picture:
+def both_ways(encoding: PositionEncoding) -> PositionEncoding:
+    """The encoding as it is without a causal mask: ALiBi symmetric, others as they are.
+
+    A mask tells the order of the words by itself; with it, what the encoding tells could not be seen.
+    """
+    one_way = [m for m in encoding.modules() if isinstance(m, ALiBi) and not m.symmetric]
+    if not one_way:
+        return encoding
+    turned = copy.deepcopy(encoding)
+    for module in turned.modules():
+        if isinstance(module, ALiBi):
+            module.symmetric = True
+    return turned
+
+
+def draw(plain: Shuffle, placed: Shuffle, subject: str, means: str = "") -> Picture:
     """Without and with positions: the weights before, after, and what became of them."""
     limit = largest(plain.before, plain.after, placed.before, placed.after)
     names = tuple(f"{place + 1} {word}" for place, word in enumerate(plain.words))
@@ -80,7 +107,7 @@ def draw(plain: Shuffle, placed: Shuffle, subject: str) -> Picture:
     shuffled = " ".join(plain.words[index] for index in plain.order)
     note = (
         f"shuffled: {shuffled}. Outputs change by {plain.change:.1e} without positions, "
-        f"by {placed.change:.1e} with {subject}" + (" (causal, as it must be)" if placed.causal else "")
+        f"by {placed.change:.1e} with {subject}" + (f" ({means})" if means else "")
     )
     return Picture("attention", subject, "attention before and after a shuffle", tuple(panels), note, 3)
 

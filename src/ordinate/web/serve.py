@@ -89,8 +89,8 @@ def serve(
     _, address, _ = page.launch(
         server_name=host, server_port=port or free_port(host), share=False, inbrowser=False, quiet=True,
         prevent_thread_lock=True, ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False,
-        show_error=False, max_file_size=MAX_UPLOAD, theme=_theme(), css=CSS, head=_preload() + _STOPPED, footer_links=[],
-        app_kwargs={"middleware": [Middleware(Sealed)]},
+        show_error=False, max_file_size=MAX_UPLOAD, theme=_theme(), css=CSS, head=_preload() + _STOPPED,
+        footer_links=[], app_kwargs={"middleware": [Middleware(Sealed)]},
     )  # fmt: skip
     if on_ready is not None:
         on_ready(address)

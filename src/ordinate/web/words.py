@@ -48,9 +48,11 @@ TEXTS = {
     "sentence": ("A sentence of 2 to 16 words", "一句话（2 到 16 个词，中文按字切分）"),
     "again": ("Shuffle again", "再打乱一次"),
     "shuffle_about": (
-        "The words go through one attention layer with fixed random weights, in their order and shuffled; the shuffled "
-        "result is put back into the first order. Without positions nothing changes: attention does not see order.",
-        "句子按原顺序和打乱后的顺序各通过一次随机权重固定的注意力层，再把打乱的结果放回原顺序。没有位置信息时毫无变化：注意力看不见顺序。",
+        "The words go through one attention layer with fixed random weights, in their order and shuffled; the "
+        "shuffled result is put back into the first order. Without positions nothing changes: attention does not "
+        "see order. No mask hides the future here, since a mask alone would tell the order; ALiBi is therefore symmetric.",
+        "句子按原顺序和打乱后的顺序各通过一次随机权重固定的注意力层，再把打乱的结果放回原顺序。没有位置信息时毫无变化：注意力看不见顺序。"
+        "这里不加因果掩码，因为掩码本身就会透露顺序；ALiBi 因此取对称形式。",
     ),
     "config_file": ("Drop a config.json", "拖入 config.json"),
     "config_text": ("… or paste it", "……或粘贴其内容"),
@@ -165,7 +167,11 @@ _PATTERNS = (
     (r"pair (\d+): a turn in (\S+) positions", r"第 \1 对：每 \2 个位置转一圈"),
     (r"(\d+) of (\d+) pairs make a whole turn within the training length", r"\2 对中有 \1 对在训练长度内转满一圈"),
     (r"stretched (\S+) times from (\d+) positions; grey: before scaling", r"从 \2 个位置拉伸 \1 倍；灰色为缩放前"),
-    (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*?)( \(causal, as it must be\))?",
+    (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*) \(symmetric, for .*\)",
+     r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3（对称形式，不加掩码）"),
+    (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*) \(all under a causal mask.*\)",
+     r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3（都加因果掩码，掩码本身也透露顺序）"),
+    (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*)",
      r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3"),
     (r"(.+) must be from (\S+) to (\S+), got (.+)", r"\1 必须在 \2 到 \3 之间，现在是 \4"),
     (r"(.+) must be a number from (\S+) to (\S+), got (.+)", r"\1 必须是 \2 到 \3 之间的数，现在是 \4"),
