@@ -7,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -238,7 +239,7 @@ CASES: list[tuple] = [
         "a switch for rotation nobody knows",
         lambda: read(use_rope=False),
         ConfigError,
-        r"use_rope must be a setting that ordinate understands for this model, got False",
+        r"use_rope must agree with what this model's other settings say, True, got False",
     ),
     (
         "a scaling factor nobody knows",
@@ -610,5 +611,77 @@ CASES += [
         lambda: read("gptj", rope_scaling={"type": "linear", "factor": 2.0}),
         ConfigError,
         r"rope_scaling.type must be one of default, got 'linear'",
+    ),
+]
+
+
+def _circular() -> dict[str, Any]:
+    values: dict[str, Any] = {"model_type": "llama"}
+    values["itself"] = values
+    return values
+
+
+def _unreadable() -> Any:
+    """A file that is there and cannot be read; permissions would not stop every user who runs this."""
+    path = file("locked.json", "{}")
+    with mock.patch.object(Path, "read_bytes", side_effect=PermissionError(13, "Permission denied")):
+        return from_config(path)
+
+
+CASES += [
+    (
+        "extend linear scaling",
+        lambda: extend(
+            {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}}, 65536, "linear"
+        ),
+        ConfigError,
+        r"original must be given, whether max_position_embeddings 2048 is before or after linear scaling by 4 the config does not say, got nothing",
+    ),
+    (
+        "extend by turning faster",
+        lambda: extend(
+            {
+                "model_type": "llama",
+                "max_position_embeddings": 8192,
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 16.0,
+                    "original_max_position_embeddings": 4096,
+                },
+            },
+            16384,
+        ),
+        ConfigError,
+        r"original must be a length from which yarn slows the slowest pair and reaches 16384, got 4096",
+    ),
+    (
+        "extend p-RoPE",
+        lambda: extend({"model_type": "gemma4_text"}, 1 << 20, replace=True),
+        ConfigError,
+        r"rope_parameters must be of a kind that a scaling can stand beside.*got 'proportional'",
+    ),
+    (
+        "extend what cannot be written",
+        lambda: extend(_circular(), 9999),
+        ConfigError,
+        r"source must hold what JSON can hold, got .*Circular reference",
+    ),
+    (
+        "write over a folder",
+        lambda: write_config({}, HERE, overwrite=True),
+        ConfigError,
+        r"path must be a file to write, got the folder",
+    ),
+    (
+        "a file that cannot be read",
+        _unreadable,
+        ConfigError,
+        r"source must be a file that can be read, got .*locked.json': Permission denied",
+    ),
+    (
+        "a key that says otherwise",
+        lambda: read(rope_pct=0.5),
+        ConfigError,
+        r"rope_pct must agree with what this model's other settings say, 1.0, got 0.5",
     ),
 ]

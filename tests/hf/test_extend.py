@@ -12,7 +12,7 @@ from hf_cases import config_class, our_frequencies, rotary_module, their_frequen
 
 from ordinate import RoPE, hf
 from ordinate.cli.app import run
-from ordinate.hf import ConfigError, extend, from_config
+from ordinate.hf import ConfigError, diagnose, extend, from_config
 from ordinate.hf.extend import METHODS, write_config
 from ordinate.scaling import NTK, DynamicNTK, Linear, Llama3, YaRN
 
@@ -184,7 +184,128 @@ def test_the_cost_is_told():
     assert linear.slowdown == pytest.approx(8.0)
 
 
+# What is already scaled.
+
+LINEAR: dict[str, Any] = {**LLAMA, "rope_scaling": {"type": "linear", "factor": 4.0}}
+GEMMA: dict[str, Any] = {
+    "model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 6,
+        "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+}  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss", "num_hidden_layers": 2, "max_position_embeddings": 131072, "rope_theta": 150000.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                     "truncate": False, "original_max_position_embeddings": 4096},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("length", [4096, 16384])
+def test_linear_scaling_that_hides_its_original_length_asks_for_it(method: Any, length: int):
+    values = {**LINEAR, "max_position_embeddings": length}
+    with pytest.raises(
+        ConfigError,
+        match=f"original must be given, whether max_position_embeddings {length} is before",
+    ):
+        extend(values, 65536, method, replace=True)
+    extension = extend(values, 65536, method, original=4096, replace=True)
+    assert (extension.original, extension.context) == (4096, 16384)
+    assert diagnose(extension.after).effective_context == 65536
+    assert extension.slowdown > 1
+    if method == "dynamic":
+        assert rope_of(extension.config).scaling == DynamicNTK(16.0, 4096)
+    else:
+        ratios = rope_of(LLAMA).inv_freq() / rope_of(extension.config).inv_freq()
+        assert float(ratios.max()) == pytest.approx(16)
+
+
+def test_gemma_3s_length_is_the_one_linear_scaling_reaches():
+    extension = extend(GEMMA, 524288, "linear")
+    text = extension.config["text_config"]
+    assert text["rope_scaling"]["factor"] == 32.0
+    assert text["max_position_embeddings"] == 524288
+    assert extension.slowdown == pytest.approx(4.0)
+    assert not any("linear scaling has no original" in w for w in diagnose(extension.before).warnings)
+
+
+def test_a_second_length_tells_what_linear_scaling_reaches():
+    """Vicuna's 16k models: max_position_embeddings is before scaling, max_sequence_length after."""
+    extension = extend({**LINEAR, "max_sequence_length": 16384}, 32768, "linear")
+    assert (extension.original, extension.context) == (4096, 16384)
+    assert extension.config["rope_scaling"]["factor"] == 8.0
+    again = diagnose(from_config(extension.config))
+    assert (again.effective_context, again.original_max_positions) == (32768, 4096)
+    assert again.warnings == ()
+
+
+def test_no_scaling_comes_back_in_the_place_of_the_one_taken_away():
+    extension = extend(GPT_OSS, 262144, "ntk", replace=True)
+    rope = rope_of(extension.config)
+    assert rope.scaling is None
+    theirs = config_class("gpt_oss").from_dict(extension.config)
+    assert theirs.rope_parameters["rope_type"] == "default"
+    assert theirs.rope_parameters["rope_theta"] == rope.base
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "values", [LLAMA, GPT_OSS, {**LLAMA, "original_max_position_embeddings": 2048}], ids=str
+)
+def test_what_inspect_reads_is_what_was_asked_for(values: dict[str, Any], method: Any):
+    extension = extend(values, 262144, method, replace=True)
+    assert diagnose(from_config(extension.config)).effective_context == 262144
+
+
+def test_an_extension_that_would_turn_faster_is_refused():
+    short = {**LLAMA, "max_position_embeddings": 8192,
+             "rope_scaling": {"type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096}}  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"would read 16384 positions, and that pair turn 0\.25 times slower"
+    ):
+        extend(short, 16384)
+    alpha = {**LLAMA, "model_type": "hunyuan_v1_dense",
+             "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}}  # fmt: skip
+    with pytest.raises(ConfigError, match="times slower than now"):
+        extend(alpha, 8192, "linear")
+
+
+def test_p_rope_is_not_replaced():
+    with pytest.raises(ConfigError, match="p-RoPE's pairs are spread over the whole head"):
+        extend({"model_type": "gemma4_text"}, 1 << 20, replace=True)
+
+
+def test_an_attention_factor_that_is_left_out_is_told_of():
+    scaling = {
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+        "attention_factor": 1.0,
+    }
+    extension = extend({**LLAMA, "rope_scaling": scaling}, 8192)
+    assert "attention_factor" not in extension.config["rope_scaling"]
+    (note,) = extension.notes
+    assert note.startswith("attention_factor 1.0 belonged to the old factor and is left out")
+    assert extend(LLAMA, 8192).notes == ()
+
+
+def test_a_config_that_cannot_be_written_again_is_refused():
+    circular: dict[str, Any] = dict(LLAMA)
+    circular["itself"] = circular
+    for values, reason in (
+        (circular, "Circular"),
+        ({**LLAMA, "x": float("nan")}, "not JSON compliant"),
+        ({**LLAMA, "x": object()}, "not JSON serializable"),
+    ):
+        with pytest.raises(ConfigError, match=f"source must hold what JSON can hold, got .*{reason}"):
+            extend(values, 8192)
+
+
 # Files.
+
+
+def test_a_folder_is_no_file_to_write_over(config, tmp_path, capsys):
+    assert run(["extend", str(config), "--to", "8192", "-o", str(tmp_path), "--force"]) == 2
+    assert "path must be a file to write, got the folder" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["config.json"]
 
 
 def test_a_file_is_not_overwritten_unless_told(tmp_path):

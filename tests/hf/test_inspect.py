@@ -163,6 +163,7 @@ def test_a_plot_is_written(write, tmp_path, capsys):
 MISUSE = [
     ({"model_type": "llama", "rope_scaling": {"type": "warp"}}, [], "rope_scaling.type must be one of default, linear"),
     ({"model_type": "nobody"}, [], "model_type must be a family that ordinate reads, got 'nobody'"),
+    ({"model_type": "lama"}, [], "say so with family=…; did you mean 'llama'?"),
     ({"model_type": "llama"}, ["--dialect", "klingon"], "dialect must be one of hf, paper, minimind"),
     ({"model_type": "x"}, ["--family", "lama"], "family must be a model_type that ordinate reads, got 'lama'"),
     ({"model_type": "llama"}, ["--plot", "x.docx"], "path must end in"),

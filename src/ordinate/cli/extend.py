@@ -94,6 +94,8 @@ def extend_command(
 def _hint(sentence: str) -> str:
     if "replace=True" in sentence:
         return "ordinate extend --replace, if you know what the model was trained with"
+    if sentence.startswith("original must be"):
+        return "ordinate extend --from N, the length the model was trained at before any scaling"
     if sentence.startswith("path must not exist"):
         return "ordinate extend --force writes over it, --output elsewhere"
     return "ordinate extend --help"
@@ -110,6 +112,7 @@ def _to_dict(found: Extension, written: str | None) -> dict:
         "changed": {key: {"old": old, "new": new} for key, (old, new) in found.changed.items()},
         "bands": [asdict(band) for band in found.bands],
         "cost": asdict(found.cost),
+        "notes": list(found.notes),
         "warnings": list(found.after.warnings),
         "path": written,
         "config": found.config,
@@ -136,6 +139,8 @@ def _print(console: Console, found: Extension) -> None:
     console.print(_facts(rows))
     console.print(Text("\nat short context", style="bold"))
     console.print(_facts(_cost(found)))
+    for note in found.notes:
+        console.print(Text(f"· {note}"))
     for warning in found.after.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,7 +52,7 @@ def from_config(
     if dialect is not None and dialect not in DIALECTS:
         raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}, got {short(dialect)}")
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
-        close = _nearest(family, FAMILIES)
+        close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
         raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
     path, values, model_type = text_settings(values, family)
     found = FAMILIES[model_type]
@@ -100,12 +101,11 @@ def text_settings(
         )
     if within is not None:  # old files of these models have the text model's keys at the top
         return path, values, within
-    close = _nearest(model_type, [*FAMILIES, *WRAPPERS])
+    # A name is often a new one and no typo: only what is very close is worth a guess.
+    word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
+    close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
     raise ConfigError(
         f"{path}model_type must be a family that ordinate reads, got {short(model_type)}; "
-        f"if it is built like one of them, say so with family=…{close if 'mean' in close else ''}"
+        f"if it is built like one of them, say so with family=…"
+        + (f"; did you mean {close[0]!r}?" if close else "")
     )
-
-
-def _nearest(name: object, known: Iterable[str]) -> str:
-    return nearest(name, known) if isinstance(name, str) and len(name) < 60 else ""
