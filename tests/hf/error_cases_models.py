@@ -199,5 +199,6 @@ CASES = [
     ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"layers.0.attn.q_proj.weight must have a multiple of head_dim 8 rows, got 30"),
     ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
     ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
+    ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
     ("converted already", lambda: convert(weights("q_proj.weight", "k_proj.weight", rotary_layout="half")), ValueError, r"source must not be in the half layout already, got own.safetensors"),
 ]  # fmt: skip

@@ -155,6 +155,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "EXAONE 4": _model("Exaone4", sliding_window=8),
     "ERNIE 4.5": _model("Ernie4_5", head_dim=16),
     "Falcon, RoPE": _model("Falcon"),
+    "Falcon, grouped": _model("Falcon", new_decoder_architecture=True, num_kv_heads=2),
     "Falcon, ALiBi": _model(
         "Falcon", alibi=True, multi_query=False, parallel_attn=False, bias=True, num_kv_heads=4
     ),

@@ -275,6 +275,23 @@ def test_gradient_checkpointing_gives_the_same_gradients(name, reentrant):
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["Llama 2", "Gemma 2", "GPT-J", "BLOOM", "MPT", "Falcon, ALiBi"])
+def test_a_left_padded_loss_is_the_same_without_a_label_for_the_first_token(name):
+    """The first token is predicted by padding, whose answer means nothing in either model."""
+    model, ids = build(name), tokens()
+    mask = left_padding(ids)
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[1, mask[1].argmax()] = -100
+
+    def loss():
+        with torch.no_grad():
+            return model(ids, attention_mask=mask, labels=labels).loss
+
+    expected = loss()
+    patch(model)
+    torch.testing.assert_close(loss(), expected, **close)
+
+
 def test_dropout_of_attention_is_applied_in_training_only():
     config = transformers.T5Config(
         vocab_size=97, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.5

@@ -18,12 +18,16 @@ from ordinate.hf.safetensors_file import SafetensorsFile
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
 CONVERT = {"half": to_half, "interleaved": to_interleaved}
-# Projections of their own, with norms, fused in blocks or by head, partly turned, latent; layers without rotation.
+# Projections of their own, with norms, fused in blocks, by head or by group, partly turned, latent; layers that
+# do not rotate.
 KINDS = {
     "Llama 2": "half",
     "Qwen3": "half",
     "Phi-3": "half",
     "GPT-NeoX": "half",
+    "Persimmon": "half",
+    "Falcon, RoPE": "half",
+    "Falcon, grouped": "half",
     "StableLM": "half",
     "SmolLM3": "half",
     "Qwen2-VL": "half",
@@ -67,6 +71,27 @@ def test_a_converted_checkpoint_turned_in_its_new_layout_is_the_same_model(tmp_p
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_only_queries_and_keys_of_a_fused_projection_move(tmp_path):
+    """Falcon: of each group, some queries, a key and a value; a Falcon of old has a group a head."""
+    sizes = {"model_type": "falcon", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    groups = {  # the rows of one group, in heads
+        6: {"multi_query": True},
+        4: {"new_decoder_architecture": True, "num_kv_heads": 2},
+        3: {"multi_query": False},
+    }
+    for group, more in groups.items():
+        weight = torch.randn({6: 6, 4: 8, 3: 12}[group] * 8, 32)
+        name = "transformer.h.0.self_attention.query_key_value.weight"
+        source, target = tmp_path / f"{group}.safetensors", tmp_path / f"{group}-other.safetensors"
+        safetensors.torch.save_file({name: weight}, source)
+        to_interleaved(source, target, config=sizes | more)
+        after = safetensors.torch.load_file(target)[name].view(-1, group, 8, 32)
+        before = weight.view(-1, group, 8, 32)
+        assert torch.equal(after[:, -1], before[:, -1])
+        turned = ordinate.to_interleaved(before[:, :-1].reshape(-1, 32), head_dim=8)
+        assert torch.equal(after[:, :-1].reshape(-1, 32), turned)
 
 
 def test_each_projection_is_what_the_tensor_function_makes_of_it(tmp_path):

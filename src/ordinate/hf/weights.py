@@ -205,17 +205,30 @@ class _Heads:
         return functools.partial(_reorder, tuple(map(int, channels.tolist())))
 
     def _fused(self, tensor: StoredTensor, layer: LayerPlan) -> Rows:
-        """Queries, keys and values in one projection: a block of each, or all three head by head."""
+        """Queries, keys and values in one projection: a block of each, or all three group by group."""
         head_dim, rows = layer.head_dim, tensor.shape[0]
         assert head_dim is not None
         turn = self._turn(layer, head_dim, rows, tensor.name)
-        if self.plan.model_type == "gpt_neox":
-            return functools.partial(_by_head, turn, head_dim)
-        heads = self.values.get("num_attention_heads", 0)
+        heads = self.values.get("num_attention_heads") or self.values.get("n_head") or 0
+        groups = self._groups(rows // head_dim)
+        if groups and rows == (heads + 2 * groups) * head_dim:
+            return functools.partial(_by_group, turn, groups, head_dim)
         kv_heads = self.values.get("num_key_value_heads") or heads
         if "qkv_proj" not in tensor.name or rows != (heads + 2 * kv_heads) * head_dim:
             raise ValueError(f"source must be of a known kind of fused projection, got {tensor.name!r}")
         return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
+
+    def _groups(self, heads: int) -> int | None:
+        """How many groups of queries with their key and value a projection holds; None where it has blocks."""
+        family, values = self.plan.model_type, self.values
+        if family in ("gpt_neox", "persimmon"):
+            return heads // 3
+        if family != "falcon":
+            return None
+        if values.get("new_decoder_architecture"):
+            given = values.get("num_kv_heads") or values.get("n_head_kv")
+            return int(given) if given else heads // 3
+        return 1 if values.get("multi_query", True) else heads // 3
 
 
 def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
@@ -223,11 +236,11 @@ def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
     return rows.unflatten(0, (-1, len(order)))[:, list(order)].flatten(0, 1)
 
 
-def _by_head(turn: Rows, head_dim: int, rows: Tensor) -> Tensor:
-    """``[heads, (q, k, v), head_dim]``: all but the values."""
-    heads = rows.unflatten(0, (-1, 3, head_dim)).clone()
-    turned = turn(heads[:, :2].flatten(0, 2))
-    heads[:, :2] = turned.view_as(heads[:, :2])
+def _by_group(turn: Rows, groups: int, head_dim: int, rows: Tensor) -> Tensor:
+    """``[groups, (queries…, key, value), head_dim]``: all but the values."""
+    heads = rows.unflatten(0, (groups, -1, head_dim)).clone()
+    turned = turn(heads[:, :-1].flatten(0, 2))
+    heads[:, :-1] = turned.view_as(heads[:, :-1])
     return heads.flatten(0, 2)
 
 
