@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,13 +78,32 @@ def test_show_prints_the_walk_and_json_holds_every_number(capsys):
     assert parsed == json.loads(json.dumps(ordinate.show("rope", position=5, dim=4).to_dict()))
 
 
-@pytest.mark.parametrize("name", ["proportional", "rope+longrope", "none"])
+@pytest.mark.parametrize(
+    "name", ["proportional", "rope+longrope", "none", "alibi:max_exponent=1e9", "rope:base=1e300"]
+)
 def test_json_is_strict(capsys, name):
     def refuse(word):
         raise AssertionError(f"{word} is not JSON")
 
     assert run(["show", name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["steps"]
+
+
+@pytest.mark.plain
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", ["list", "show rope --json", "plot rope --json"])
+def test_an_output_that_is_full_is_a_sentence(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ordinate", *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    first, blank, hint = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert first == "standard output must take what is written, got: No space left on device"
+    assert (blank, hint) == ("", f"hint: ordinate {command.split()[0]} --help")
 
 
 MISUSE = [

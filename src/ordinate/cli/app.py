@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -62,15 +63,26 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()  # so that a reader who left is noticed here
         return code if isinstance(code, int) else 0
     except BrokenPipeError:  # the reader, head or less, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_output()
         return 0
     except Misuse as misuse:
         return _refuse(str(misuse), misuse.hint)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+            raise
+        _let_go_of_output()
+        sentence = f"standard output must take what is written, got: {error.strerror}"
+        return _refuse(sentence, _hint(arguments))
     except Exception as error:
         # typer ships its own copy of click, or needs it; either way misuse knows its message.
         if not hasattr(error, "format_message"):
             raise
         return _refuse(error.format_message(), _hint(arguments))
+
+
+def _let_go_of_output() -> None:
+    """Write no more to it, not even when Python ends and empties its buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _hint(arguments: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,9 @@ def step(
 
 
 def _plain(cell: Any) -> Cell:
-    return cell.item() if isinstance(cell, torch.Tensor) else cell
+    """Infinity and what is no number do not exist either: JSON has no word for them."""
+    plain = cell.item() if isinstance(cell, torch.Tensor) else cell
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def table_lines(item: Step, width: int = 100, height: int = 24) -> list[str]:

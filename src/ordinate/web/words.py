@@ -50,7 +50,8 @@ TEXTS = {
     "shuffle_about": (
         "The words go through one attention layer with fixed random weights, in their order and shuffled; the "
         "shuffled result is put back into the first order. Without positions nothing changes: attention does not "
-        "see order. No mask hides the future here, since a mask alone would tell the order; ALiBi is therefore symmetric.",
+        "see order. No mask hides the future here, since a mask alone would tell the order; ALiBi is therefore "
+        "symmetric.",
         "句子按原顺序和打乱后的顺序各通过一次随机权重固定的注意力层，再把打乱的结果放回原顺序。没有位置信息时毫无变化：注意力看不见顺序。"
         "这里不加因果掩码，因为掩码本身就会透露顺序；ALiBi 因此取对称形式。",
     ),
