@@ -31,6 +31,7 @@ from ordinate.hf import (
 from ordinate.hf.visible import Visible
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+CODEGEN = {"model_type": "codegen", "n_embd": 32, "n_head": 4, "n_layer": 1, "rotary_dim": 8}
 LEARNED = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 8}
 
 
@@ -200,5 +201,6 @@ CASES = [
     ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
     ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
     ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
+    ("fused in quarters", lambda: convert(weights("qkv_proj.weight", rows=96), config=CODEGEN), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.qkv_proj.weight'"),
     ("converted already", lambda: convert(weights("q_proj.weight", "k_proj.weight", rotary_layout="half")), ValueError, r"source must not be in the half layout already, got own.safetensors"),
 ]  # fmt: skip

@@ -209,9 +209,10 @@ class _Heads:
         head_dim, rows = layer.head_dim, tensor.shape[0]
         assert head_dim is not None
         turn = self._turn(layer, head_dim, rows, tensor.name)
-        heads = self.values.get("num_attention_heads") or self.values.get("n_head") or 0
-        groups = self._groups(rows // head_dim)
-        if groups and rows == (heads + 2 * groups) * head_dim:
+        heads = self.values.get("num_attention_heads", 0)
+        held = rows // head_dim  # heads of queries, of keys and of values
+        groups = self._groups(held)
+        if groups and held % groups == 0 and heads in (0, held - 2 * groups):
             return functools.partial(_by_group, turn, groups, head_dim)
         kv_heads = self.values.get("num_key_value_heads") or heads
         if "qkv_proj" not in tensor.name or rows != (heads + 2 * kv_heads) * head_dim:
