@@ -1,5 +1,6 @@
 """``ordinate list`` and ``ordinate show`` as a person and as a program see them."""
 
+# ruff: noqa: E501  one case a line, however long
 from __future__ import annotations
 
 import json
@@ -32,6 +33,30 @@ def test_output_fits_the_terminal(capsys, monkeypatch, command, width):
     assert max(map(len, captured.out.splitlines())) <= width
     assert captured.err == ""
     assert "\x1b" not in captured.out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show rope", ["a'", "b'", "plain q·k", "turned q·k"]),
+        ("show t5:bidirectional=true", ["\n      23 ", "\n      30 ", "-64 to -90"]),
+        ("show sinusoidal --length 64", ["\n        23 ", "\n        62 "]),
+    ],
+)
+def test_nothing_is_left_out_of_a_narrow_output(capsys, monkeypatch, command, words):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(command.split()) == 0
+    out = capsys.readouterr().out
+    assert [word for word in words if word not in out] == []
+    assert "…" not in out
+
+
+def test_a_long_table_on_a_terminal_says_what_it_left_out(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert run(["show", "t5:bidirectional=true,num_buckets=128,max_distance=512"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"… and \d+ lines; ordinate show t5:\S+ \| less", out)
 
 
 @pytest.mark.parametrize("width", [50, 100])
@@ -96,6 +121,7 @@ def test_an_output_that_is_full_is_a_sentence(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "ordinate", *command.split()],
+            check=False,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ..show.api import show
-from ..show.walk import Walk, table_lines
+from ..show.walk import Walk, tables
 from .errors import Misuse
 
 _EPILOG = """Examples:
@@ -25,6 +26,8 @@ _EPILOG = """Examples:
 
 Learned tables are shown as they are initialised, with a fixed seed.
 """
+
+_TALL = 64  # lines of a table on a terminal; a file or a reader gets all
 
 
 def register(app: typer.Typer) -> None:
@@ -65,8 +68,16 @@ def _print(walk: Walk) -> None:
         console.print(Text.assemble(f"\n{number}. ", (step.title, "bold")))
         if step.formula:
             console.print(Text(f"   {step.formula}", style="cyan"))
-        lines = table_lines(step, width=console.width)
-        for index, line in enumerate(lines):
-            console.print(Text(line, style="dim" if index == 0 else ""), soft_wrap=True)
+        lines = [
+            Text(line, style="dim" if index == 0 else "")
+            for table in tables(step, width=console.width)
+            for index, line in enumerate(table)
+        ]
+        shown = _TALL if console.file.isatty() else len(lines)
+        for text in lines[:shown]:
+            console.print(text, soft_wrap=True)
+        if lines[shown:]:
+            left = f"  … and {len(lines) - shown} lines; ordinate show {shlex.quote(walk.name)} | less has all"
+            console.print(Text(left, style="dim"))
         if step.note:
             console.print(Text(f"  {step.note}", style="dim"))

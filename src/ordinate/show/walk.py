@@ -60,7 +60,8 @@ class Walk:
         parts = [f"{self.name}  {self.description}", self.formula]
         for number, step in enumerate(self.steps, start=1):
             head = f"{number}. {step.title}" + (f":  {step.formula}" if step.formula else "")
-            parts.append("\n".join(["", head, *table_lines(step), *([step.note] if step.note else [])]))
+            lines = [line for table in tables(step) for line in table]
+            parts.append("\n".join(["", head, *lines, *([step.note] if step.note else [])]))
         return "\n".join(part for part in parts if part or part is parts[-1])
 
 
@@ -82,35 +83,44 @@ def _plain(cell: Any) -> Cell:
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def table_lines(item: Step, width: int = 100, height: int = 24) -> list[str]:
-    """A step's table as text of at most ``width`` columns and ``height`` lines; what is left out shows as …"""
+def tables(item: Step, width: int = 100) -> list[list[str]]:
+    """A step's table as lines of at most ``width`` characters, the headings first.
+
+    One too wide goes on in a second table below, and so on, each beginning with the first column again.
+
+    Example:
+        >>> wide = Step("squares", ("number", "square", "cube"), ((7, 49, 343),))
+        >>> tables(wide, width=18)
+        [['  number  square', '       7      49'], ['  number  cube', '       7   343']]
+    """
     columns = [
         [item.columns[index], *formatted([row[index] for row in item.rows])]
         for index in range(len(item.columns))
     ]
-    rows = len(item.rows)
-    if rows > height:
-        kept = height - 1
-        columns = [[*column[: kept + 1], "…", column[-1]] for column in columns]
-    columns = _fit_width(columns, width)
-    sizes = [max(len(cell) for cell in column) for column in columns]
+    return [_aligned(block) for block in _blocks(columns, width)]
+
+
+def _blocks(columns: list[list[str]], width: int) -> list[list[list[str]]]:
+    """As many columns side by side as fit, but always one beside the first."""
+    first, *rest = columns
+    sizes = {id(column): 2 + max(map(len, column)) for column in columns}
+    blocks, room = [[first]], width - sizes[id(first)]
+    for column in rest:
+        if room < sizes[id(column)] and len(blocks[-1]) > 1:
+            blocks.append([first])
+            room = width - sizes[id(first)]
+        blocks[-1].append(column)
+        room -= sizes[id(column)]
+    return blocks
+
+
+def _aligned(columns: list[list[str]]) -> list[str]:
+    sizes = [max(map(len, column)) for column in columns]
     lines = []
     for cells in zip(*columns, strict=True):
         line = "  ".join(cell.rjust(size) for cell, size in zip(cells, sizes, strict=True))
         lines.append(f"  {line}".rstrip())
     return lines
-
-
-def _fit_width(columns: list[list[str]], width: int) -> list[list[str]]:
-    """Columns from the middle give way until the rest fits."""
-    sizes = [2 + max(len(cell) for cell in column) for column in columns]
-    if sum(sizes) <= width or len(columns) < 3:
-        return columns
-    room, kept = width - sizes[-1] - 3, 0
-    while kept < len(columns) - 1 and room - sizes[kept] >= 0:
-        room -= sizes[kept]
-        kept += 1
-    return [*columns[: max(kept, 1)], ["…"] * len(columns[0]), columns[-1]]
 
 
 def formatted(cells: Sequence[Cell]) -> list[str]:
