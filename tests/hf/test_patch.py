@@ -554,6 +554,15 @@ def test_the_report_says_what_was_done_and_what_was_left_alone():
     assert all(entry.what for entry in (*report.changed, *report.left_alone))
 
 
+def test_a_rotary_module_that_nothing_turns_by_is_left_alone():
+    """Falcon makes one in any case, and with ALiBi does not ask it."""
+    report = patch(build("Falcon, ALiBi"))
+    assert [entry.kind for entry in report.changed] == ["FalconAttention"]
+    (left,) = report.left_alone
+    assert left.kind == "FalconRotaryEmbedding"
+    assert left.what == "nothing turns by it: the config's plan has no rotation"
+
+
 def test_a_family_whose_config_is_not_read_is_turned_by_its_own_frequencies(monkeypatch):
     patching = importlib.import_module("ordinate.hf.patch")
 

@@ -254,6 +254,9 @@ class _Patching:
         for owner, module in _with_owner(self.model):
             if owner not in owners or not patch_rotary.is_rotary(module):
                 continue
+            if not encodings and problem is None:
+                self._leave([module], "nothing turns by it: the config's plan has no rotation")
+                continue
             appliers = dict.fromkeys(
                 a for layer in owners[owner] for a in patch_rotary.appliers_of(layer)
             )

@@ -202,20 +202,6 @@ def bloom_forward(
     return residual + F.dropout(projected, self.hidden_dropout, self.training), None
 
 
-def mpt_slopes(num_heads: int) -> tuple[float, ...]:
-    """MPT's slopes: for other head counts than powers of two, the steeper half of the power above comes last.
-
-    Example:
-        >>> mpt_slopes(3)
-        (0.0625, 0.00390625, 0.25)
-    """
-    power = 1 << (num_heads - 1).bit_length()
-    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
-    if power != num_heads:
-        slopes = (slopes[1::2] + slopes[::2])[:num_heads]
-    return tuple(slopes)
-
-
 def mpt_forward(
     self: Any,
     hidden_states: Tensor,
@@ -224,7 +210,7 @@ def mpt_forward(
     attention_mask: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """MPT: ALiBi with slopes in its own order, by index whatever is padded."""
+    """MPT: ALiBi, by index whatever is padded."""
     site = _site(self)
     if not _is_ours(site, attention_mask):
         mask = _own_mask(site, attention_mask)
@@ -238,7 +224,7 @@ def mpt_forward(
     q, k, v = (_split(part, self.head_dim) for part in qkv.chunk(3, dim=-1))
     if past_key_values is not None:
         k, v = past_key_values.update(k, v, self.layer_idx)
-    bias = None if position_bias is None else _alibi(mpt_slopes(self.n_heads), q, k, None)
+    bias = None if position_bias is None else _alibi(alibi_slopes(self.n_heads), q, k, None)
     dropout = self.attn_dropout_p if self.training else 0.0
     out = attend(
         q, k, v, attention_mask.terms(), bias=bias,

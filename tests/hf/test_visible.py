@@ -1,0 +1,98 @@
+"""Masks of transformers by name: each of its rules is recognised, for one that is not would only be slow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from patch_models import build
+from transformers import masking_utils as theirs
+
+import ordinate
+from ordinate.hf import patch
+from ordinate.hf.visible import Visible, _named_rules
+
+BATCH, LENGTH, WINDOW = 2, 12, 4
+
+
+@pytest.fixture(scope="module")
+def config():
+    patch(build("Llama 2"))  # registers the implementation
+    made = transformers.LlamaConfig(
+        hidden_size=16, num_attention_heads=2, sliding_window=WINDOW, attention_chunk_size=WINDOW
+    )
+    made._attn_implementation = "ordinate"
+    return made
+
+
+def padding() -> torch.Tensor:
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    mask[1, :3] = 0
+    return mask
+
+
+def packing() -> torch.Tensor:
+    return torch.cat((torch.arange(5), torch.arange(LENGTH - 5))).expand(BATCH, -1)
+
+
+PACKED = {"attention_mask": None, "position_ids": packing()}
+# The function of transformers, what it is given besides, the rules and the terms that come out.
+MASKS = {
+    "causal": ("create_causal_mask", {}, ["causal"], {"causal"}),
+    "packed": ("create_causal_mask", PACKED, ["causal", "packed"], {"causal", "q_segment_ids"}),
+    "both ways": ("create_bidirectional_mask", {}, ["both ways"], set()),
+    "window": ("create_sliding_window_causal_mask", {}, ["window", "causal"], {"causal", "window"}),
+    "window, packed": (
+        "create_sliding_window_causal_mask", PACKED, ["window", "causal", "packed"],
+        {"causal", "window", "q_segment_ids"},
+    ),
+    "window both ways": (
+        "create_bidirectional_sliding_window_mask", {}, ["window both ways", "both ways"], {"window"},
+    ),
+    "chunks": ("create_chunked_causal_mask", {}, ["chunks", "causal"], {"causal", "q_segment_ids"}),
+}  # fmt: skip
+
+
+def make(config, name: str, more: dict) -> Visible:
+    given = {"attention_mask": padding()} | more
+    if "bidirectional" not in name:
+        given["past_key_values"] = None
+    made = getattr(theirs, name)(config=config, inputs_embeds=torch.zeros(BATCH, LENGTH, 16), **given)
+    assert isinstance(made, Visible)
+    return made
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_each_rule_of_transformers_is_recognised(config, kind):
+    name, more, rules, terms = MASKS[kind]
+    visible = make(config, name, more)
+    found = _named_rules(visible.arguments["mask_function"])
+    assert found is not None
+    assert [rule for rule, _ in found] == rules
+    said = visible.terms()
+    assert said is not None
+    names = ("causal", "window", "q_segment_ids")
+    assert {name for name in names if said.get(name) is not None and said[name] is not False} == terms
+    assert (said["key_padding_mask"] is not None) == ("attention_mask" not in more)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_terms_let_through_what_the_mask_does(config, kind):
+    """Every query that is no padding sees the same keys by ordinate's terms as by transformers' matrix."""
+    name, more, _, _ = MASKS[kind]
+    visible = make(config, name, more)
+    visible.arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    matrix = visible.own("sdpa")
+    assert matrix is not None
+    q = torch.zeros(BATCH, 1, LENGTH, LENGTH)
+    one_hot = torch.eye(LENGTH).expand(BATCH, 1, -1, -1)
+    weights = ordinate.attention(q, q, one_hot, **visible.terms())
+    real = padding().bool() if "attention_mask" not in more else torch.ones(BATCH, LENGTH).bool()
+    seen = (weights > 0).squeeze(1)[real]
+    assert torch.equal(seen, matrix.expand(BATCH, 1, -1, -1).squeeze(1)[real])
+
+
+def test_a_rule_nobody_named_is_left_to_their_matrix(config):
+    rule = theirs.or_masks(theirs.causal_mask_function, lambda b, h, q, k: k == 0)
+    assert _named_rules(rule) is None
+    assert Visible({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None
