@@ -101,16 +101,23 @@ def test_bad_input_over_the_api_is_a_sentence_and_leaves_the_figure(server):
     for changes, sentence in (
         ({"train_length": 10**9}, "train_length must be from 2 to 1048576, got 1000000000"),
         ({"train_length": None}, "train_length must be a number from 2 to 1048576, got 'None'"),
+        ({"positions": 10**9}, "positions must be from 2 to 512, got 1000000000"),
+        ({"positions": "many"}, "positions must be a number from 2 to 512, got 'many'"),
+        ({"log_base": -1}, "log_base must be from 1 to 8, got -1"),
+        ({"log_base": [4]}, "log_base must be a number from 1 to 8, got '[4]'"),
+        ({"layout": "quarter"}, "layout must be one of half, interleaved, got 'quarter'"),
+        ({"layout": {}}, "layout must be one of half, interleaved, got '{}'"),
         ({"dim": 7}, "head_dim must be even, channels turn in pairs, got 7"),
     ):
         drawn, command, message = server.call("draw_a", *given("rope", "rotation", **changes))
         assert message == answers.plain(sentence)
         assert drawn["__type__"] == command["__type__"] == "update"
-    for changes in ({"positions": 10**9}, {"log_base": -1}, {"layout": "quarter"}):
-        with pytest.raises(
-            RuntimeError, match=r"greater than maximum|less than minimum|not in the list"
-        ):
-            server.call("draw_a", *given("rope", "rotation", **changes))
+    for encoding, typed in (("rop", ""), (["rope"], ""), ("spec", 7)):
+        _, _, message = server.call("draw_a", {}, encoding, *given("rope", "rotation", typed=typed)[2:])
+        assert "must be" in message
+    *_, message = server.call("choose_a", "English", {}, *given("rope", "rotation")[2:])
+    assert "encoding must be one of" in message
+    assert "Traceback" not in server.errors.read_text()
 
 
 def test_the_experiment_and_the_doctor_answer_over_the_api(server):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .panel import encodings
-from .parts import Parts, Redraw, code_of, quietly
+from .parts import Parts, Redraw, code_of
 from .tabs import config, lab, shuffle
 from .words import LANGUAGES, text
 
@@ -56,7 +56,7 @@ def build(language: str = "en", runs: Path | None = None) -> gr.Blocks:
                 experiment.inputs,
                 experiment.outputs,
                 api_name=False,
-                **quietly(experiment.lane),
+                **experiment.quietly,
             )  # not before: the first view has enough to draw
             with parts.tab("tab_config"):
                 config(parts, choice)
@@ -75,4 +75,4 @@ def _switch_language(parts: Parts, choice: Any, redraws: list[Redraw]) -> None:
     components = [component for _, component in parts.labelled]
     choice.input(relabel, choice, components, api_name=False, show_progress="hidden")
     for redraw in redraws:
-        choice.input(redraw.ask, redraw.inputs, redraw.outputs, api_name=False, **quietly(redraw.lane))
+        choice.input(redraw.ask, redraw.inputs, redraw.outputs, api_name=False, **redraw.quietly)

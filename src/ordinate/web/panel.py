@@ -36,7 +36,7 @@ def encodings(parts: Parts, choice: Any) -> list[Redraw]:
         [compare, *redraw.inputs],
         [second.column, *redraw.outputs],
         api_name=False,
-        **quietly(redraw.lane),
+        **redraw.quietly,
     ).then(None, js=_FIT)
     return [first.redraw, second.redraw]
 
@@ -106,7 +106,7 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
         spoken, chosen, kind, spec, *rest = given
         moved = dict(zip(CONTROLS, rest[: len(CONTROLS)], strict=True))
         measured = dict(zip(answers.LIMITS, rest[len(CONTROLS) :], strict=True))
-        return code_of(spoken), chosen, kind, spec, moved, measured
+        return code_of(spoken), chosen, kind, spec if isinstance(spec, str) else "", moved, measured
 
     def draw(*given: Any) -> tuple[Any, ...]:
         answer = answers.draw(*split(given))
@@ -130,7 +130,7 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
 
     outputs = [plot, command, message]
     lane = f"panel-{name}"
-    quick = {**quietly(lane), "trigger_mode": "always_last"}
+    quick = {**quietly(lane, preprocess=False), "trigger_mode": "always_last"}
     encoding.input(choose, inputs, [typed, view, *options, *outputs], api_name=f"choose_{name}", **quick)
     typed.submit(choose, inputs, [typed, view, *options, *outputs], api_name=False, **quick)
     gr.on(
@@ -148,7 +148,7 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
         picked = gr.update(choices=_view_choices(kinds, language), value=kind) if kinds else gr.skip()
         return picked, *draw(*given)
 
-    return _Panel(column, Redraw(again, inputs, [view, *outputs], lane))
+    return _Panel(column, Redraw(again, inputs, [view, *outputs], lane, preprocess=False))
 
 
 def _option(name: str, parts: Parts, encoding: str, panel: str) -> Any:

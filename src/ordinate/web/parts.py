@@ -47,18 +47,34 @@ class Redraw:
 
     Attributes:
         lane: Its questions are answered one after the other, so that no late answer replaces a newer one.
+        preprocess: Whether Gradio may judge the values first; see `quietly`.
     """
 
     ask: Any
     inputs: list[Any]
     outputs: list[Any]
     lane: str
+    preprocess: bool = True
+
+    @property
+    def quietly(self) -> dict[str, Any]:
+        return quietly(self.lane, preprocess=self.preprocess)
 
 
-def quietly(lane: str) -> dict[str, Any]:
-    """How the questions of a lane are asked: without a spinner, and one after the other."""
-    return {"show_progress": "hidden", "concurrency_id": lane, "concurrency_limit": 1}
+def quietly(lane: str, *, preprocess: bool = True) -> dict[str, Any]:
+    """How the questions of a lane are asked: without a spinner, and one after the other.
+
+    Args:
+        preprocess: False where the answer checks every value itself, and says so in a sentence; Gradio would
+            raise an error of its own.
+    """
+    return {
+        "show_progress": "hidden",
+        "concurrency_id": lane,
+        "concurrency_limit": 1,
+        "preprocess": preprocess,
+    }
 
 
-def code_of(language: str) -> str:
-    return LANGUAGES.get(language, "en")
+def code_of(language: Any) -> str:
+    return LANGUAGES.get(language, "en") if isinstance(language, str) else "en"
