@@ -25,6 +25,7 @@ _T5 = {
     "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
     "head_dim": "d_kv",
 }  # fmt: skip
+_BLOOM = {"hidden_size": "n_embed", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 _BUCKETS = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 _WIDTH = {"hidden_size": "d_model"}
 # Written by the first versions of these models' code, read by none.
@@ -59,13 +60,11 @@ def _stacks(
 OTHER: Mapping[str, Family] = MappingProxyType({
     # ALiBi
     "bloom": Family("BLOOM", read_bloom,
-        {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2},
-        {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}, ignored=("offset_alibi",)),
+        {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2}, _BLOOM, ignored=("offset_alibi",)),
     "mpt": Family("MPT", read_mpt, _sizes(2048, 16, 24, 2048),
         {"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
          "max_position_embeddings": "max_seq_len"}),
-    "falcon": Family("Falcon", read_falcon, _sizes(4544, 71, 32, 2048, rope_theta=10000.0, alibi=False),
-        {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}),
+    "falcon": Family("Falcon", read_falcon, _sizes(4544, 71, 32, 2048, rope_theta=10000.0, alibi=False), _BLOOM),
     # T5
     "t5": Family("T5", read_t5, {"num_attention_heads": 8, "num_hidden_layers": 6, "head_dim": 64, **_BUCKETS},
         _T5, rules=T5Rules(), ignored=("n_positions",)),

@@ -255,7 +255,7 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "youtu": Family("Youtu", read_latent, _sizes(2048, 16, 32, 131072, 10000.0, None,
         qk_nope_head_dim=128, qk_rope_head_dim=64, rope_interleave=True), rope=_LATENT),
     "glm4_moe_lite": Family("GLM-4 MoE Lite", read_latent, _sizes(2048, 20, 47, 202752, 10000.0, None,
-        qk_nope_head_dim=192, qk_rope_head_dim=64, rope_interleave=True), rope=_LATENT),
+        qk_nope_head_dim=192, qk_rope_head_dim=64, rope_interleave=True), {"qk_rope_head_dim": "head_dim"}, _LATENT),
     "minicpm3": Family("MiniCPM 3", read_latent, _sizes(2560, 40, 62, 32768, 10000.0, None,
         qk_nope_head_dim=64, qk_rope_head_dim=32), rope=RopeRules(dialect="deepseek")),
     # Several axes

@@ -33,6 +33,9 @@ _UNCONCERNED = re.compile(
     r"|video_.*|audio_.*|position_id_per_seconds|seconds_per_chunk|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
 )
 
+# transformers takes the common name of a setting where a file has that and the family's own, but for these.
+_OWN_NAME_FIRST = frozenset({"n_embed", "max_seq_len", "rotary_emb_base", "rotary_pct", "head_dim"})
+
 _MISSING: Any = object()
 
 
@@ -99,19 +102,20 @@ class Reader:
         return self.keys.get(key, key)
 
     def spelled(self, key: str) -> str:
-        """The key as a message names it."""
-        return f"{self.path}{self.name(key)}"
+        """The key as a message names it: as the config has it, or else as the family would."""
+        return f"{self.path}{self._find(key) or self.name(key)}"
 
     def has(self, key: str) -> bool:
         """Whether the config itself holds a value other than null."""
         return self._find(key) is not None
 
     def _find(self, key: str) -> str | None:
-        # A family's own name first; a file written by other code may use the common one.
-        for name in (self.name(key), key):
-            if self.values.get(name) is not None:
-                return name
-        return None
+        return next((name for name in self._names(key) if self.values.get(name) is not None), None)
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        """The names a setting may have, first the one that transformers takes where a file has both."""
+        own = self.name(key)
+        return (key,) if own == key else (own, key) if own in _OWN_NAME_FIRST else (key, own)
 
     def _default(self, key: str) -> Any:
         """The family's value for a key left out. A null in the config is an answer: there is none."""
@@ -132,6 +136,7 @@ class Reader:
         self.used |= {key, self.name(key)}
         found = self._find(key)
         if found is not None:
+            self._warn_of_two_names(key)
             self.readings.append(Reading(f"{self.path}{found}", self.values[found], meaning))
             return self.values[found]
         value = self._default(key)
@@ -143,6 +148,12 @@ class Reader:
         if default is _MISSING:
             raise ConfigError(f"{self.spelled(key)} must be given, it is {meaning}, got nothing")
         return default
+
+    def _warn_of_two_names(self, key: str) -> None:
+        given = [name for name in self._names(key) if self.values.get(name) is not None]
+        if len(given) > 1 and self.values[given[0]] != self.values[given[1]]:
+            first, second = (f"{self.path}{name}={short(self.values[name])}" for name in given)
+            self.warn(f"{first} and {second} differ; the first is taken, as transformers does")
 
     def integer(
         self,

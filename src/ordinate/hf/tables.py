@@ -81,12 +81,12 @@ def read_two_stacks(reader: Reader, family: Family, dialect: Dialect | None) -> 
     layers: list[LayerPlan] = []
     nothing, context = NoPE(), None
     for stack, rule in zip(("encoder", "decoder"), rules, strict=True):
-        count = reader.integer(
-            f"{stack}_layers", f"the number of {stack} layers", least=0, most=MOST_LAYERS
-        )
-        heads = reader.integer(f"{stack}_attention_heads", f"heads of the {stack}", most=MOST_HEADS)
+        depth = _stack_key(reader, stack, "layers", "num_hidden_layers")
+        count = reader.integer(depth, f"the number of {stack} layers", least=0, most=MOST_LAYERS)
+        breadth = _stack_key(reader, stack, "attention_heads", "num_attention_heads")
+        heads = reader.integer(breadth, f"heads of the {stack}", most=MOST_HEADS)
         head_dim = Reader.checked_integer(
-            f"{reader.spelled('hidden_size')} / {stack}_attention_heads",
+            f"{reader.spelled('hidden_size')} / {breadth}",
             width // heads,
             1,
             MOST_CHANNELS,
@@ -106,8 +106,20 @@ def read_two_stacks(reader: Reader, family: Family, dialect: Dialect | None) -> 
             )
             for index in range(count)
         ]
-    reader.skip("num_hidden_layers", "num_attention_heads")
     return Draft(layers, embeddings, context, context)
+
+
+def _stack_key(reader: Reader, stack: str, key: str, common: str) -> str:
+    """The key of a stack's size: the encoder's may stand under a common name, which then goes first."""
+    own = f"{stack}_{key}"
+    if stack == "decoder" or not reader.has(common):
+        return own
+    if reader.has(own) and reader.peek(own) != reader.peek(common):
+        reader.warn(
+            f"{reader.spelled(common)}={short(reader.peek(common))} and {reader.spelled(own)}="
+            f"{short(reader.peek(own))} differ; the first is taken, as transformers does"
+        )
+    return common
 
 
 def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[PositionEncoding, int]:
