@@ -79,8 +79,7 @@ def _is_dense(mask: Any) -> bool:
 
 
 def _own_mask(site: Site, value: Any) -> Any:
-    if (
-        type(value) is dict
-    ):  # masks by layer type; an output of another model is a dict too, of its own class
+    """An argument as the model's own code expects it: masks as tensors, everything else untouched."""
+    if type(value) is dict:  # masks by layer type. Outputs of other models are of subclasses of dict.
         return {name: _own_mask(site, part) for name, part in value.items()}
     return value.own(site.patch.configs[0][1]) if isinstance(value, Visible) else value

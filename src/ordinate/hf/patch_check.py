@@ -1,7 +1,7 @@
-"""A patched model held to itself: a few tokens through it before and after.
+"""Whether a patched model answers as it did: a few tokens through it before and after.
 
-Families that nobody tried may do with masks and rotations what no other does. So `patch` lets a model
-answer two short rows, one of them padded, both ways, and takes itself back where the answers differ.
+Families that nobody tried may use masks and rotations in ways that no other does. So `patch` has a model
+answer two short rows, one of them padded, before and after, and undoes itself where the answers differ.
 """
 
 from __future__ import annotations

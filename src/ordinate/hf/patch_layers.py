@@ -51,7 +51,7 @@ def _split(x: Tensor, head_dim: int) -> Tensor:
 
 
 class SharedTable:
-    """In the place of T5's matrix of biases, passed from the first layer on: the layer that has the table.
+    """What the first layer passes to the others instead of T5's matrix of biases: the layer that has the table.
 
     Every layer reads the table anew. It is small, and a checkpointed layer then has its gradient to itself.
     """
@@ -298,7 +298,7 @@ def gptj_forward(
     output_attentions: bool | None = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """GPT-J: the table of sines and cosines is left unread."""
+    """GPT-J: RoPE, by ordinate instead of the model's table of sines and cosines."""
     site = _site(self)
     if not _is_ours(site, attention_mask):
         mask = _own_mask(site, attention_mask)

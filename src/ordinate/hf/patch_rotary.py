@@ -114,7 +114,7 @@ class Turn:
 
     @property
     def late(self) -> bool:
-        """Whether keys must turn anew in every pass, and so not before they are cached."""
+        """Whether keys are turned anew in every pass, so that they must be cached unturned."""
         return self.streaming or self.source.length_dependent
 
     def rotations(
@@ -262,9 +262,8 @@ def _looking_for_marks(original: Callable) -> Callable:
     def apply(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs).arguments
         marks = {getattr(bound[name], "_ordinate", None) for name in CARRIERS if name in bound}
-        turn = (
-            marks.pop() if len(marks) == 1 else None
-        )  # one that a model changed, sin to -sin, has no mark
+        # A model may have changed one of them, say sin to -sin, which then has no mark.
+        turn = marks.pop() if len(marks) == 1 else None
         form = None if turn is None else turn.forms.get(original)
         if turn is None or form is None or bound.get("position_ids") is not None:
             return original(*args, **kwargs)

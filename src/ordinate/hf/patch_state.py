@@ -1,4 +1,4 @@
-"""What a patched model remembers: how to go back, and which of its calls go back for a while."""
+"""What a patched model remembers: how to undo the patch, and what each thread's call of it is doing."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ class Patch:
             "is), got a patched one"
         )
 
-    # Queries and keys that turn late, after the cache, because what is cached turns anew in every pass
+    # Late rotation: keys are cached before they are turned, and all of them are turned when attention reads them
 
     def expect_late(self, turn: Any, form: Any, tensors: list[Tensor]) -> None:
-        """Remember that attention is to turn what comes next."""
+        """Leave the rotation of a layer's queries and keys to its attention, which comes next."""
         if self.here.late is not None or len(tensors) != 2:
             raise NotImplementedError(
                 "queries and keys must be turned together and then attend, where cached keys turn anew "
@@ -184,7 +184,7 @@ class Site:
             self.patch.leave()
 
     def replace_forward(self, forward: Callable[..., Any]) -> None:
-        # Accelerate's hooks wrap what they keep under another name.
+        # A forward that Accelerate has wrapped calls the one kept as _old_forward, so that one is replaced.
         self.slot = "_old_forward" if hasattr(self.module, "_hf_hook") else "forward"
         self.previous = self.module.__dict__.get(self.slot)
         self.module.__dict__[self.slot] = MethodType(forward, self.module)

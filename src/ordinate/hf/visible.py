@@ -30,7 +30,7 @@ class Visible:
     (a dtype, a device, a rank) it answers.
     """
 
-    ndim = 2  # models with ndim 4 would write their bias into it
+    ndim = 2  # a model that finds a mask of 4 dimensions would write its bias into it
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
@@ -65,12 +65,12 @@ class Visible:
         return None if seen is None else ~seen
 
     def seen(self) -> Tensor | None:
-        """True at real tokens among the keys; None where all are, without a look where nothing was given."""
+        """True at real tokens among the keys; None where all of them are."""
         row = self.tokens()
         if row is None:
             return None
         seen = row[:, self.arguments.get("kv_offset", 0) :]
-        # One look for all layers: without padding, kernels have less to do.
+        # Looked up once for all layers: kernels have less to do where there is no padding.
         if self._whole is None:
             self._whole = not torch.compiler.is_compiling() and bool(seen.all())
         return None if self._whole else seen
@@ -106,17 +106,17 @@ class Visible:
             return {}
         q_offset, kv_offset = named.get("q_offset", 0), named.get("kv_offset", 0)
         if not (isinstance(q_offset, int) and isinstance(kv_offset, int)):
-            return {}  # a static cache counts on the device
+            return {}  # with a static cache offsets are tensors
         causal = any(name == "causal" for name, _ in rules)
         level = q_offset + named["q_length"] == kv_offset + named["kv_length"]
         if not level and (causal or len(rules) > 1):
-            return {}  # masks of ours are aligned to the last query and the last key
+            return {}  # our masks take the last query and the last key for the same token
         terms: dict[str, Any] = {"causal": causal, "key_padding_mask": self.padding()}
         for name, value in rules:
             if name == "window" and causal:
                 terms["window"] = value
             elif name == "window both ways" and not causal:
-                terms["window"] = value + 1  # theirs counts its end
+                terms["window"] = value + 1  # their window is of distances up to value, ours below
             elif name in ("packed", "chunks") and "q_segment_ids" not in terms:
                 terms["q_segment_ids"], terms["k_segment_ids"] = self._segments(name, value)
             elif name not in ("causal", "both ways"):

@@ -215,9 +215,8 @@ class _Heads:
         if groups and held % groups == 0 and heads in (0, held - 2 * groups):
             return functools.partial(_by_group, turn, groups, head_dim)
         kv_heads = self.values.get("num_key_value_heads") or heads
-        blocks = (
-            "qkv_proj" in tensor.name and self.plan.model_type != "codegen"
-        )  # which has quarters of them
+        # CodeGen's projection of this name is in four parts, each of queries, values and keys.
+        blocks = "qkv_proj" in tensor.name and self.plan.model_type != "codegen"
         if not blocks or rows != (heads + 2 * kv_heads) * head_dim:
             raise ValueError(f"source must be of a known kind of fused projection, got {tensor.name!r}")
         return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
