@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from patch_models import build
 from transformers import masking_utils as theirs
 
 import ordinate
-from ordinate.hf import patch
+from ordinate.hf.attention_interface import register
 from ordinate.hf.visible import Visible, _named_rules
 
 BATCH, LENGTH, WINDOW = 2, 12, 4
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def config():
-    patch(build("Llama 2"))  # registers the implementation
+    register()
     made = transformers.LlamaConfig(
         hidden_size=16, num_attention_heads=2, sliding_window=WINDOW, attention_chunk_size=WINDOW
     )
