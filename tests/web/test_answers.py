@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import runpy
 import zipfile
 from pathlib import Path
 
@@ -330,3 +331,55 @@ def test_the_shuffle_of_alibi_says_what_it_does_in_both_languages():
     assert "(symmetric, for attention without a mask)" in english.figure.layout.title.text
     assert "对称形式，不加掩码" in chinese.figure.layout.title.text
     assert "Outputs" not in chinese.figure.layout.title.text
+
+
+ENGLISH = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}")  # three words in a row
+
+
+def test_the_doctor_speaks_chinese_all_through():
+    found = answers.doctor("zh", json.dumps({**LLAMA3, "num_hidden_layers": 4}))
+    facts = [line for line in found.facts.splitlines() if not line.startswith(("- 编码", "- 频率缩放"))]
+    assert [line for line in facts if ENGLISH.search(line)] == []
+    assert {row[0] for row in found.pairs} == {"所有层"}
+    assert {row[-1] for row in found.pairs} == {"保持", "混合", "插值"}
+    assert "各通道对的波长" in found.figure.layout.title.text
+    learned = answers.doctor(
+        "zh", '{"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2}'
+    ).facts
+    assert "可学习的表" in learned
+
+
+def test_a_lab_report_speaks_chinese_but_for_its_findings(tmp_path):
+    path = Path(__file__).resolve().parents[1] / "lab" / "synthetic_records.py"
+    runpy.run_path(str(path))["write_sweep"](tmp_path / "demo", specs=("rope", "alibi"), seeds=(0, 1))
+    report = answers.lab_report("zh", tmp_path / "demo")
+    english = answers.in_language(report, "en")
+    assert (english.columns, [chart.note for chart in english.charts]) == (
+        report.columns,
+        [chart.note for chart in report.charts],
+    )
+    said = answers.in_language(report, "zh")
+    assert [column for column in said.columns if not re.search(r"[一-鿿]", column)] == []
+    for chart in said.charts:
+        panel = chart.panels[0]
+        for words_shown in (chart.subject, chart.title, chart.note, panel.x.label, panel.y.label):
+            assert re.search(r"[一-鿿]", words_shown), words_shown
+            assert not ENGLISH.search(words_shown), words_shown
+    assert "英文原文" in said.summary
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["rope:bases=3", "none:base=3", "rope:base", "rope:base=1,base=2", "alibi+yarn:factor=4", "rope:base=3+yarn",
+     "rope+linear:factor=2+ntk:factor=2", "rope:base=x", "rope:base=0.5", "rope:layout=quarter",
+     "clipped:max_distance=99999999", "shaw:max_distance=65536,head_dim=1024", "t5:bidirectional=3"],
+)  # fmt: skip
+def test_every_refusal_of_a_spec_is_chinese_in_chinese(spec):
+    message = ask(OWN, typed=spec, language="zh").message
+    assert re.search(r"[一-鿿]", message)
+    assert not ENGLISH.search(message), message
+
+
+@pytest.mark.parametrize("config", ["[1]", "{", "[" * 100_000, "x" * 300_000])
+def test_every_refusal_of_a_config_is_chinese_in_chinese(config):
+    assert re.search(r"[一-鿿]", answers.doctor("zh", config).message)

@@ -126,7 +126,7 @@ def test_the_experiment_and_the_doctor_answer_over_the_api(server):
     expected = answers.experiment("en", "rope", "", "a cat sees a dog", 0).picture
     assert [numbers(row) for row in figure(drawn)["data"][3]["z"]] == expected.panels[3].matrix.tolist()
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
-    message, facts, _, table = server.call("doctor", "English", json.dumps(config))
+    message, facts, _, table, *_ = server.call("doctor", "English", json.dumps(config))
     assert message == ""
     assert facts.startswith("### Llama")
     pairs = diagnose(from_config(config)).groups[0].pairs
@@ -138,7 +138,7 @@ def test_the_experiment_and_the_doctor_answer_over_the_api(server):
 def test_a_report_of_the_folder_it_was_started_with_opens_and_no_other(server):
     message, summary, *_, table = server.call("report", "English", "demo")
     assert message == ""
-    assert summary.startswith("### ")
+    assert "### " in summary
     assert [row[0] for row in table["value"]["data"]] == ["rope", "alibi"]
 
 

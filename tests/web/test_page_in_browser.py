@@ -283,6 +283,17 @@ def test_a_dropped_config_shows_the_doctors_table(shown, tmp_path):
     assert "8.0776" in shown.page.inner_text("#config-pairs") or "6.283185" in shown.page.inner_text(
         "#config-pairs"
     )
+    shown.page.get_by_text("中文", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#config-facts')?.textContent.includes('所有层')"
+    )
+    shown.page.wait_for_function(
+        "document.querySelector('#config-plot .gtitle')?.textContent.includes('波长')"
+    )
+    shown.page.get_by_text("English", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#config-facts')?.textContent.includes('all layers')"
+    )
     shown.page.fill("#config-text textarea", '{"model_type": "<b>sly</b>"}')
     shown.page.click("#config-read")
     shown.page.wait_for_function(
@@ -303,7 +314,16 @@ def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
     shown.wait_for("#report-plot", found.charts[0].panels[0].series[0].y.tolist())
     assert "alibi" in shown.page.inner_text("#report-table")
     shown.choose("#report-figure", found.charts[1].subject)
-    shown.wait_for("#report-plot", found.charts[1].panels[0].series[0].y.tolist())
+    second = found.charts[1].panels[0].series[0].y.tolist()
+    shown.wait_for("#report-plot", second)
+    shown.page.get_by_text("中文", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#report-plot .gtitle')?.textContent.includes('各位置上的损失')"
+    )
+    shown.wait_for("#report-plot", second)
+    shown.page.wait_for_function(
+        "document.querySelector('#report-table')?.textContent.includes('可延长倍数')"
+    )
 
 
 def test_the_browser_itself_refuses_to_go_outside(browser, server):

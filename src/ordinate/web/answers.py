@@ -5,6 +5,7 @@ Nothing here knows Gradio, so every answer can be asked for in a test or a scrip
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shlex
@@ -129,12 +130,12 @@ def doctor(language: str, config: str | None) -> Doctor:
         return Doctor(message=_refusal(error, language))
     rows = tuple(
         (
-            group.title,
+            say(group.title, language),
             pair.index,
             _short(pair.wavelength),
             _short(pair.scaled),
             _short(pair.turns),
-            pair.fate,
+            say(pair.fate, language),
         )
         for group in found.groups
         for pair in group.pairs
@@ -176,7 +177,7 @@ def _facts(found: Any, language: str) -> str:
     for stack, what in found.embeddings.items():
         lines += fact("codes", f"{stack}: {what}")
     for group in found.groups:
-        lines += ["", f"**{plain(group.title)}**", ""]
+        lines += ["", f"**{plain(say(group.title, language))}**", ""]
         lines += fact("encoding", group.encoding)
         lines += fact("scaling", group.scaling)
         lines += fact("dialect", group.dialect)
@@ -187,8 +188,8 @@ def _facts(found: Any, language: str) -> str:
         lines += fact("window", group.window)
         for band in group.bands:
             lines += fact(f"pairs {band.first} to {band.last}", band.fate)
-    lines += ["", *(f"- {plain(note)}" for note in found.notes)]
-    lines += [f"- ⚠ {plain(warning)}" for warning in found.warnings]
+    lines += ["", *(f"- {plain(say(note, language))}" for note in found.notes)]
+    lines += [f"- ⚠ {plain(say(warning, language))}" for warning in found.warnings]
     return "\n".join(lines)
 
 
@@ -213,7 +214,10 @@ class Lab:
 
 
 def lab_report(language: str, directory: Path | None) -> Lab:
-    """The curves and the table of a comparison's records, or one sentence why there are none."""
+    """The curves and the table of a comparison's records, or one sentence why there are none.
+
+    What it holds is as the lab says it; `in_language` translates.
+    """
     from ..lab.figures import charts
     from ..lab.report import read_report
     from ..lab.table import columns
@@ -233,6 +237,22 @@ def lab_report(language: str, directory: Path | None) -> Lab:
     )
     pictures = tuple(picture_of_chart(chart) for chart in charts(report.summary))
     return Lab("", "\n".join(lines), pictures, ("encoding", *(column.title for column in shown)), rows)
+
+
+def in_language(found: Lab, language: str) -> Lab:
+    """A report with its titles, axes, captions and headings in a language; findings stay as the lab wrote them."""
+    charts = tuple(
+        dataclasses.replace(translated(chart, language), subject=say(chart.subject, language))
+        for chart in found.charts
+    )
+    summary = f"{text('findings', language)}\n\n{found.summary}"
+    return dataclasses.replace(
+        found,
+        message=say(found.message, language),
+        summary=summary if found.summary else "",
+        charts=charts,
+        columns=tuple(say(column, language) for column in found.columns),
+    )
 
 
 def picture_of_chart(chart: Any) -> Picture:

@@ -59,10 +59,10 @@ def build(language: str = "en", runs: Path | None = None) -> gr.Blocks:
                 **experiment.quietly,
             )  # not before: the first view has enough to draw
             with parts.tab("tab_config"):
-                config(parts, choice)
+                doctor = config(parts, choice)
             with parts.tab("tab_lab"):
                 report = lab(parts, choice, runs)
-        _switch_language(parts, choice, [*panels, experiment, report])
+        _switch_language(parts, choice, [*panels, experiment, doctor, report])
     return page
 
 

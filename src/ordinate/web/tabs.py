@@ -12,7 +12,7 @@ from .answers import plain
 from .controls import OWN, names
 from .parts import Parts, Redraw, code_of, quietly
 from .records_zip import unpack
-from .words import say, translated
+from .words import say
 
 
 def shuffle(parts: Parts, choice: Any) -> Redraw:
@@ -65,7 +65,7 @@ def shuffle(parts: Parts, choice: Any) -> Redraw:
     return Redraw(ask, inputs, outputs, "shuffle")
 
 
-def config(parts: Parts, choice: Any) -> None:
+def config(parts: Parts, choice: Any) -> Redraw:
     """The config doctor."""
     import gradio as gr
 
@@ -93,21 +93,26 @@ def config(parts: Parts, choice: Any) -> None:
         ),
     )  # fmt: skip
 
+    read_last = gr.State(None)
+
     def ask(spoken: str, config: str | None) -> tuple[Any, ...]:
         found = answers.doctor(code_of(spoken), config)
         pairs = [list(row) for row in found.pairs]
         spoken_heads = [say(head, code_of(spoken)) for head in heads]
         shown = gr.update(value={"headers": spoken_heads, "data": pairs}, visible=bool(pairs))
         drawn = gr.update(value=found.figure, visible=found.figure is not None)
-        return plain(found.message), found.facts, drawn, shown
+        return plain(found.message), found.facts, drawn, shown, config
 
     def ask_file(spoken: str, path: str | None) -> tuple[Any, ...]:
         if path is None:
-            return "", "", gr.update(visible=False), gr.update(visible=False)
+            return "", "", gr.update(visible=False), gr.update(visible=False), None
         with open(path, encoding="utf-8", errors="replace") as stream:
             return ask(spoken, stream.read(answers.MAX_CONFIG + 1))
 
-    outputs = [message, facts, plot, table]
+    def again(spoken: str, config: str | None) -> tuple[Any, ...]:
+        return (gr.skip(),) * 5 if config is None else ask(spoken, config)
+
+    outputs = [message, facts, plot, table, read_last]
     read.click(ask, [choice, pasted], outputs, api_name="doctor", show_progress="hidden")
     gr.on(
         [file.upload, file.clear],
@@ -117,6 +122,7 @@ def config(parts: Parts, choice: Any) -> None:
         api_name=False,
         show_progress="hidden",
     )
+    return Redraw(again, [choice, read_last], outputs, "config")
 
 
 def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
@@ -157,36 +163,38 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
         ),
     )
 
-    def show(found: answers.Lab, language: str) -> tuple[Any, ...]:
-        titles = [(picture.subject, index) for index, picture in enumerate(found.charts)]
-        first = found.charts[0] if found.charts else None
-        drawn = None if first is None else figure_of(translated(first, language), "plotly")
-        rows = {"headers": list(found.columns), "data": [list(row) for row in found.rows]}
+    def show(found: answers.Lab, spoken: str, index: int = 0) -> tuple[Any, ...]:
+        said = answers.in_language(found, code_of(spoken))
+        titles = [(picture.subject, index) for index, picture in enumerate(said.charts)]
+        drawn = figure_of(said.charts[index], "plotly") if said.charts else None
+        rows = {"headers": list(said.columns), "data": [list(row) for row in said.rows]}
         return (
-            plain(found.message), found.summary, found,
-            gr.update(choices=titles, value=0 if titles else None, visible=bool(titles)),
-            gr.update(value=drawn, visible=drawn is not None), gr.update(value=rows, visible=bool(found.rows)),
+            plain(said.message), said.summary, found,
+            gr.update(choices=titles, value=index if titles else None, visible=bool(titles)),
+            gr.update(value=drawn, visible=drawn is not None), gr.update(value=rows, visible=bool(said.rows)),
         )  # fmt: skip
 
     def open_archive(spoken: str, path: str | None) -> tuple[Any, ...]:
-        language = code_of(spoken)
         if path is None:
-            return show(answers.Lab(), language)
+            return show(answers.Lab(), spoken)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 unpack(Path(path), Path(folder))
             except ValueError as error:
-                return show(answers.Lab(message=str(error)), language)
-            return show(answers.lab_report(language, Path(folder)), language)
+                return show(answers.Lab(message=str(error)), spoken)
+            return show(answers.lab_report(code_of(spoken), Path(folder)), spoken)
 
     def open_known(spoken: str, name: str | None) -> tuple[Any, ...]:
         directory = runs / name if runs and name in known else None
-        return show(answers.lab_report(code_of(spoken), directory), code_of(spoken))
+        return show(answers.lab_report(code_of(spoken), directory), spoken)
 
     def pick(spoken: str, index: int | None, found: answers.Lab | None) -> Any:
         if found is None or index is None or not 0 <= index < len(found.charts):
             return gr.skip()
-        return figure_of(translated(found.charts[index], code_of(spoken)), "plotly")
+        return figure_of(answers.in_language(found, code_of(spoken)).charts[index], "plotly")
+
+    def again(spoken: str, index: int | None, found: answers.Lab | None) -> tuple[Any, ...]:
+        return (gr.skip(),) * 6 if found is None else show(found, spoken, index or 0)
 
     outputs = [message, summary, opened, figure, plot, table]
     gr.on(
@@ -199,4 +207,4 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
     )
     listed.input(open_known, [choice, listed], outputs, api_name="report", **quietly("report"))
     figure.input(pick, [choice, figure, opened], plot, api_name=False, **quietly("report"))
-    return Redraw(pick, [choice, figure, opened], [plot], "report")
+    return Redraw(again, [choice, figure, opened], outputs, "report")

@@ -25,7 +25,6 @@ TEXTS = {
     "tab_shuffle": ("Shuffle a sentence", "打乱句子"),
     "tab_config": ("A model's config", "模型配置"),
     "tab_lab": ("A lab report", "实验报告"),
-    "sizes": ("Sizes", "尺寸"),
     "compare": ("Compare two side by side", "并排比较两种编码"),
     "encoding": ("Encoding", "编码"),
     "encoding_b": ("Second encoding", "第二种编码"),
@@ -61,9 +60,9 @@ TEXTS = {
     "pairs": ("Pairs", "各通道对"),
     "report_zip": ("Drop the folder of ordinate compare as a .zip", "拖入 ordinate compare 输出文件夹的 .zip"),
     "report_known": ("… or one this page was started with (--runs)", "……或从启动时指定的文件夹（--runs）中选择"),
-    "open": ("Open", "打开"),
     "curve": ("Figure", "图"),
     "arms": ("Measured", "测量结果"),
+    "findings": ("What the lab found:", "（以下结论为实验报告的英文原文。）"),
     "first_upload": ("nothing has been given yet", "尚未提供任何内容"),
     "command": ("The same on the command line:", "等价的命令："),
     "kind_codes": ("codes", "编码图"),
@@ -150,6 +149,54 @@ _LABELS = {
     "a learned table as it is initialised, not as training leaves it": "可学习的表为初始值，不是训练后的值",
     "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart":
         "左侧通道变化快，区分相邻位置；右侧通道变化慢，区分远处位置",
+    "all layers": "所有层",
+    "wavelengths of the pairs": "各通道对的波长",
+    "the scaling is static: it acts at every length, short contexts included":
+        "缩放是静态的：对任何长度都起作用，短上下文也不例外",
+    "a learned table ends at its last row: a longer input is an error, not a guess":
+        "可学习的表到最后一行为止：更长的输入会报错，而不是猜测",
+    "no layer has an encoding; a causal mask alone tells the order": "没有任何层带位置编码；只有因果掩码透露顺序",
+    "stretch": "可延长倍数",
+    "in-length loss": "训练长度内的损失",
+    "in-length accuracy": "训练长度内的准确率",
+    "type": "类型",
+    "parameters": "参数量",
+    "operations": "运算量",
+    "memory traffic": "内存读写量",
+    "spread over seeds": "随机种子间的差异",
+    "gradient spikes": "梯度尖峰",
+    "still learning": "仍在学习",
+    "speed": "速度",
+    "memory": "内存",
+    "Perplexity against length": "困惑度随长度的变化",
+    "Right answers against length": "正确率随长度的变化",
+    "Loss by position in the text": "各位置上的损失",
+    "What the extra context is worth": "额外上下文的价值",
+    "Stretched without training": "不经训练的扩展",
+    "Training": "训练过程",
+    "length tested at (tokens)": "测试长度（词元数）",
+    "perplexity per token": "每词元困惑度",
+    "right answers (%)": "正确率（%）",
+    "position in the sequence (tokens)": "序列中的位置（词元数）",
+    "loss (nats per token)": "损失（奈特/词元）",
+    "loss saved (nats per token)": "节省的损失（奈特/词元）",
+    "training loss (nats per token)": "训练损失（奈特/词元）",
+    "step": "步数",
+    "ignored": "未利用",
+    "Lower is better, flat is holding.": "越低越好，平坦即保持。",
+    "At the start everyone lacks context; past the dashed line lie positions no model saw in training.":
+        "开头人人缺少上下文；虚线以右是训练中从未见过的位置。",
+    "Above zero the model makes use of what was cut; at zero it ignores it, and a flat perplexity is no merit; "
+    "below zero it is harmed.":
+        "大于零说明模型利用了被截去的部分；等于零说明没有利用，困惑度平坦并不是优点；小于零说明反受其害。",
+    "The trained model as it is, and with its frequencies rescaled for evaluation alone: not one weight is changed.":
+        "训练好的模型本身，以及仅在评测时缩放其频率：权重一个也不改。",
+    "The training loss.": "训练损失。",
+    "Every arm has the same model, the same batches in the same order and the same number of steps.":
+        "各组的模型、数据批次及其顺序、步数都相同。",
+    "characters of the sentence": "句子的字符数",
+    "characters of a config": "配置的字符数",
+    "config is nested too deeply": "配置嵌套过深",
     "a pair above the line never completes a turn within that length": "线以上的通道对在该长度内转不满一圈",
 }  # fmt: skip
 
@@ -165,6 +212,30 @@ _PATTERNS = (
     (r"trained at (\d+)", r"训练长度 \1"),
     (r"pairs (\d+) to (\d+)", r"第 \1 到 \2 对"),
     (r"context (\d+)", r"上下文 \1"),
+    (r"(.+): wavelengths of the pairs", r"\1：各通道对的波长"),
+    (r"(\d+) of (\d+) pairs do not complete a turn within (\d+) positions; past that length .*",
+     r"\2 对中有 \1 对在 \3 个位置内转不满一圈；超过该长度会遇到训练中从未见过的角度"),
+    (r"(\d+) of (\d+) pairs do not complete a turn within (\d+) positions; at (\d+) positions (\d+) of them go past .*",
+     r"\2 对中有 \1 对在 \3 个位置内转不满一圈；到 \4 个位置时其中 \5 对超出该长度内的角度"),
+    (r"(\d+) of (\d+) pairs do not complete a turn within (\d+) positions; the scaling keeps them .* up to (\d+)",
+     r"\2 对中有 \1 对在 \3 个位置内转不满一圈；缩放使它们到 \4 为止不超出该长度内的角度"),
+    (r"dynamic NTK leaves contexts up to (\d+) as they were; .*",
+     r"动态 NTK 不改变 \1 以内的上下文；缓存必须保存旋转前的键"),
+    (r"LongRoPE switches its divisors at (\d+) tokens; .*", r"LongRoPE 在 \1 个词元处切换除数；缓存必须保存旋转前的键"),
+    (r"layers (.+)", r"第 \1 层"),
+    (r"layer (\d+)", r"第 \1 层"),
+    (r"loss at (\S+)", r"\1 长度的损失"),
+    (r"accuracy at (\S+)", r"\1 长度的准确率"),
+    (r"extra context at (\S+)", r"\1 长度的额外上下文"),
+    (r"Each model was trained at (\d+) tokens and is tested, unchanged, at every length\.",
+     r"每个模型以 \1 个词元训练，不作改动地在各长度上测试。"),
+    (r"The share of exactly right answers of the task “(.*)”\.", r"任务“\1”中完全正确的比例。"),
+    (r"Where in a sequence of (\d+) tokens the loss comes from\.", r"在 \1 个词元的序列中，损失来自何处。"),
+    (r"The loss with the context cut to at most (\d+) tokens, less the loss with all of it, on the same targets\.",
+     r"同样的目标下，上下文截到至多 \1 个词元时的损失，减去用全部上下文时的损失。"),
+    (r"The training loss, each point the mean of (\d+) logged steps\.", r"训练损失，每点为 \1 个记录步的平均。"),
+    (r"Bands are one standard deviation over (?:up to )?(\d+) seeds\.", r"色带为 \1 个随机种子的一个标准差。"),
+    (r"One seed each, so there are no bands\.", r"各只有一个随机种子，因此没有色带。"),
     (r"pair (\d+): a turn in (\S+) positions", r"第 \1 对：每 \2 个位置转一圈"),
     (r"(\d+) of (\d+) pairs make a whole turn within the training length", r"\2 对中有 \1 对在训练长度内转满一圈"),
     (r"stretched (\S+) times from (\d+) positions; grey: before scaling", r"从 \2 个位置拉伸 \1 倍；灰色为缩放前"),
@@ -174,12 +245,33 @@ _PATTERNS = (
      r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3（都加因果掩码，掩码本身也透露顺序）"),
     (r"shuffled: (.*)\. Outputs change by (\S+) without positions, by (\S+) with (.*)",
      r"打乱后：\1。输出的变化：无位置信息 \2，使用 \4 为 \3"),
+)  # fmt: skip
+
+# What is refused; first comes the name of what was given.
+_REFUSALS = (
     (r"(.+) must be from (\S+) to (\S+), got (.+)", r"\1 必须在 \2 到 \3 之间，现在是 \4"),
     (r"(.+) must be a number from (\S+) to (\S+), got (.+)", r"\1 必须是 \2 到 \3 之间的数，现在是 \4"),
     (r"(.+) must be a whole number, got (.+)", r"\1 必须是整数，现在是 \2"),
     (r"(.+) must be at most (\S+)(?: characters)?, got (.+)", r"\1 不能超过 \2，现在是 \3"),
     (r"(.+) must be at least (\S+), got (.+)", r"\1 不能小于 \2，现在是 \3"),
     (r"(.+) must be even, channels turn in pairs, got (.+)", r"\1 必须是偶数（通道成对旋转），现在是 \2"),
+    (r"(.+) must be one of (.+), got (.+)", r"\1 必须是以下之一：\2，现在是 \3"),
+    (r"(.+) must be true or false, got (.+)", r"\1 必须是 true 或 false，现在是 \2"),
+    (r"(.+) must be True or False, got (.+)", r"\1 必须是 true 或 false，现在是 \2"),
+    (r"(.+) must be an int, got (.+)", r"\1 必须是整数，现在是 \2"),
+    (r"(.+) must be a number, got (.+)", r"\1 必须是数，现在是 \2"),
+    (r"(.+) must be finite, got (.+)", r"\1 必须是有限的数，现在是 \2"),
+    (r"(.+) must be greater than (\S+), got (.+)", r"\1 必须大于 \2，现在是 \3"),
+    (r"config must be a JSON object, got (.+)", r"配置必须是 JSON 对象，现在是 \1"),
+    (r"(Expecting|Extra|Invalid|Unterminated)\b(.*: line \d+ column \d+ .*)", r"配置不是合法的 JSON（\1\2）"),
+    (r"unknown option '(.*?)' of '(.*?)' in spec .*; did you mean (.*)", r"\2 没有名为 '\1' 的选项，是否想写 \3"),
+    (r"unknown option '(.*?)' of '(.*?)' in spec .*; known: (.*)", r"\2 没有名为 '\1' 的选项；可用的有：\3"),
+    (r"unknown option '(.*?)' of '(.*?)' in spec .*; it has no options", r"\2 没有选项，也没有 '\1'"),
+    (r"option must be written name=value in spec .*, got (.+)", r"选项须写成 name=value，现在是 \1"),
+    (r"option '(.*?)' must be given once in spec .*", r"选项 '\1' 只能出现一次"),
+    (r"scaling '(.*?)' must follow rope in spec .*", r"缩放 '\1' 必须跟在 rope 之后"),
+    (r"rope must have one scaling in spec .*, got a second, '(.*?)'", r"rope 只能有一种缩放，多了 '\1'"),
+    (r"'(.*?)' in spec .* needs (\S+); give it as (.*)", r"\1 需要 \2，请写成 \3"),
     (r"text must have (\d+) to (\d+) words, got (\d+)", r"句子必须有 \1 到 \2 个词，现在是 \3"),
     (r"unknown encoding '(.*?)' in spec '(.*?)'; did you mean (.*)", r"没有名为 '\1' 的编码，是否想写 \3"),
     (r"unknown encoding '(.*?)' in spec '(.*?)'; known: (.*)", r"没有名为 '\1' 的编码；可用的有：\3"),
@@ -201,13 +293,27 @@ def say(sentence: str, language: str) -> str:
     """
     if language != "zh":
         return sentence
+    found = _said(sentence)
+    if found is None and ". " in sentence:
+        parts = [_said(part) for part in re.split(r"(?<=\.) ", sentence)]
+        found = None if None in parts else "".join(part or "" for part in parts)
+    return sentence if found is None else found
+
+
+def _said(sentence: str) -> str | None:
     if sentence in _LABELS:
         return _LABELS[sentence]
     for pattern, chinese in _PATTERNS:
         match = re.fullmatch(pattern, sentence)
         if match:
             return match.expand(chinese)
-    return sentence
+    for pattern, chinese in _REFUSALS:
+        match = re.fullmatch(pattern, sentence)
+        if match:
+            name = re.sub(r"^(\w+) of an example$", r"示例的 \1", match.group(1))
+            name = re.sub(r"^numbers in the table of (\w+)$", r"\1 表中的数", name)
+            return match.expand(chinese).replace(match.group(1), _LABELS.get(name, name), 1)
+    return None
 
 
 def translated(picture: Picture, language: str) -> Picture:
