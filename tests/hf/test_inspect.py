@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -110,6 +111,41 @@ def test_the_report_names_everything_that_matters(write, capsys):
     )
     assert captured.err == ""
     assert max(map(len, captured.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [20, 30, 40, 49, 60])
+def test_a_narrow_terminal_loses_nothing(columns: int, write, capsys, monkeypatch):
+    reports = []
+    for width in (200, columns):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert run(["inspect", write(QWEN), "--read"]) == 0
+        reports.append(capsys.readouterr().out)
+    assert max(map(len, reports[1].splitlines())) <= columns
+    wide, narrow = (Counter(re.sub(r"\s", "", report)) for report in reports)
+    assert {x: narrow[x] for x in "0123456789.,:;!()"} == {x: wide[x] for x in "0123456789.,:;!()"}
+    # Pairs that are stacked repeat the names of the columns.
+    assert all(narrow[letter] >= count for letter, count in wide.items())
+    assert reports[1].count("interpolated") >= 2
+
+
+def _notes(**values: Any) -> list[str]:
+    return [note for note in diagnose(from_config(values)).notes if "complete a turn" in note]
+
+
+def test_notes_say_what_becomes_of_slow_pairs():
+    (plain,) = _notes(**{**QWEN, "rope_scaling": None})
+    assert plain.endswith("past that length they meet angles they were never trained on")
+    (yarn,) = _notes(**QWEN)
+    assert yarn.endswith("the scaling keeps them within the angles of that length up to 131072")
+    (llama,) = _notes(**LLAMA31)  # divided by 8 and read at 16 times the length
+    assert llama.endswith("at 131072 positions 29 of them go past the angles of that length")
+
+
+def test_notes_name_the_layers_and_leave_out_those_that_do_not_see_so_far():
+    (note,) = _notes(model_type="gpt_oss", num_hidden_layers=4)
+    assert note.startswith("layers 1, 3: ")
+    (note,) = _notes(model_type="gemma3_text", num_hidden_layers=6)
+    assert note.startswith("layers 5: ")
 
 
 def test_deepseeks_factor_is_said_to_be_on_the_whole_head(write, capsys):

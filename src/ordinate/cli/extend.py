@@ -9,7 +9,6 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..hf.extend import METHODS, Extension, extend
@@ -17,6 +16,7 @@ from ..hf.plan import ConfigError
 from ..hf.reader import short
 from ..hf.source import config_path
 from .errors import Misuse
+from .facts import facts, mark
 
 _EPILOG = """Examples:
 
@@ -125,7 +125,7 @@ def _print(console: Console, found: Extension) -> None:
     console.print(Text.assemble((found.before.family, "bold"), head))
     console.print(Text("\nchanged", style="bold"))
     rows = [(key, f"{_value(old)} → {_value(new)}") for key, (old, new) in found.changed.items()]
-    console.print(_facts(rows))
+    console.print(facts(console, rows))
     console.print(Text("\nfrequencies", style="bold"))
     does = {
         "kept": "as before",
@@ -136,13 +136,13 @@ def _print(console: Console, found: Extension) -> None:
     for band in found.bands:
         name = f"pair {band.first}" if band.first == band.last else f"pairs {band.first}–{band.last}"
         rows.append((name, does[band.fate]))
-    console.print(_facts(rows))
+    console.print(facts(console, rows))
     console.print(Text("\nat short context", style="bold"))
-    console.print(_facts(_cost(found)))
+    console.print(facts(console, _cost(found)))
     for note in found.notes:
-        console.print(Text(f"· {note}"))
+        console.print(mark("·", "dim", note))
     for warning in found.after.warnings:
-        console.print(Text(f"! {warning}", style="yellow"))
+        console.print(mark("!", "bold yellow", warning))
 
 
 def _cost(found: Extension) -> list[tuple[str, str]]:
@@ -167,12 +167,3 @@ def _cost(found: Extension) -> list[tuple[str, str]]:
 
 def _value(value: object) -> str:
     return "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=short)
-
-
-def _facts(rows: list[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", min_width=9)
-    grid.add_column(ratio=1, overflow="fold")
-    for name, text in rows:
-        grid.add_row(Text(name), Text(text))
-    return grid

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.console import Group as Stack
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +20,7 @@ from ..hf.plan import ConfigError
 from ..hf.reader import short
 from ..hf.rope import DIALECTS
 from .errors import Misuse
+from .facts import facts, mark
 
 if TYPE_CHECKING:
     from ..plots.picture import Picture
@@ -85,23 +88,23 @@ def print_diagnosis(
     """Everything found, the most important first."""
     count = "1 layer" if found.layers == 1 else f"{found.layers} layers"
     console.print(Text.assemble((found.family, "bold"), f"  {found.model_type} · {count}"))
-    console.print(_facts([("context", _context(found))]))
+    console.print(facts(console, [("context", _context(found))]))
     if found.embeddings:
         rows = [(_embedding_title(stack, found), text) for stack, text in found.embeddings.items()]
-        console.print(_facts(rows))
+        console.print(facts(console, rows))
     for group in found.groups:
         console.print(Text(f"\n{group.title}", style="bold"))
-        console.print(_facts(_group_facts(group)))
+        console.print(facts(console, _group_facts(group)))
         if group.pairs:
-            console.print(_pair_table(group, every_pair))
+            console.print(_pair_table(console, group, every_pair))
     for note in found.notes:
-        console.print(_mark("·", "dim", note))
+        console.print(mark("·", "dim", note))
     for warning in found.warnings:
-        console.print(_mark("!", "bold yellow", warning))
+        console.print(mark("!", "bold yellow", warning))
     if read:
         console.print(Text("\nread", style="bold"))
         rows = [(reading.key, f"{short(reading.value)}  {reading.meaning}") for reading in found.read]
-        console.print(_facts(rows))
+        console.print(facts(console, rows))
 
 
 def _context(found: Diagnosis) -> str:
@@ -160,21 +163,41 @@ def _factors(group: Group) -> str:
     return f"{cos}; {scale}"
 
 
-def _pair_table(group: Group, every_pair: bool) -> Table:
-    """Every pair, or the first and the last of each band with dots between."""
+_COLUMNS = ("pair", "wavelength", "scaled", "turns")
+
+
+def _pair_table(console: Console, group: Group, every_pair: bool) -> Table | Stack:
+    """Every pair, or the first and the last of each band with dots between; stacked where it is too wide."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("pair", "wavelength", "scaled", "turns"):
+    for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
+    shown = _shown(group, every_pair)
+    for pair in shown:
+        if pair is None:
+            table.add_row("…", style="dim")
+        else:
+            table.add_row(*_cells(pair), Text(pair.fate, style=_FATES[pair.fate]))
+    if Measurement.get(console, console.options.update(max_width=10**4), table).maximum <= console.width:
+        return table
+    return Stack(*(Text("…", style="dim") if pair is None else _stacked(pair) for pair in shown))
+
+
+def _shown(group: Group, every_pair: bool) -> list[Pair | None]:
+    shown: list[Pair | None] = []
     for band in group.bands:
         inside = group.pairs[band.first : band.last + 1]
-        shown = inside if every_pair or len(inside) <= 3 else (inside[0], None, inside[-1])
-        for pair in shown:
-            if pair is None:
-                table.add_row("…", style="dim")
-            else:
-                table.add_row(*_cells(pair), Text(pair.fate, style=_FATES[pair.fate]))
-    return table
+        shown += inside if every_pair or len(inside) <= 3 else (inside[0], None, inside[-1])
+    return shown
+
+
+def _stacked(pair: Pair) -> Text:
+    """A pair on lines of its own, for narrow terminals."""
+    index, *numbers = _cells(pair)
+    lines = [f"  {name} {number}" for name, number in zip(_COLUMNS[1:], numbers, strict=True) if number]
+    return Text.assemble(
+        f"pair {index} ", (pair.fate, _FATES[pair.fate]), *(f"\n{line}" for line in lines)
+    )
 
 
 def _cells(pair: Pair) -> list[str]:
@@ -185,23 +208,6 @@ def _cells(pair: Pair) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}" if value < 1e12 else f"{value:.3e}"
-
-
-def _facts(rows: list[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", min_width=9)
-    grid.add_column(ratio=1, overflow="fold")
-    for name, text in rows:
-        grid.add_row(Text(name), Text(text))
-    return grid
-
-
-def _mark(sign: str, style: str, text: str) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=1)
-    grid.add_column(ratio=1)
-    grid.add_row(Text(sign, style=style), Text(text))
-    return grid
 
 
 def _draw(found: Diagnosis, path: Path, subject: str) -> None:

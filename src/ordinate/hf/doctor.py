@@ -228,18 +228,11 @@ def _fate(ratio: float, factor: float) -> str:
 def _notes(plan: Plan) -> list[str]:
     """What is no contradiction and worth knowing."""
     notes = []
-    ropes = [layer.encoding for layer in plan.layers if isinstance(layer.encoding, RoPE)]
-    trained = plan.original_max_positions
-    for rope in dict.fromkeys(ropes):
-        if trained is None or (rope.scaling is None and len(dict.fromkeys(ropes)) > 1):
-            continue
-        turns = trained * frequencies(rope.base, rope.rotary_dim) / (2 * math.pi)
-        slow = int((turns < 1).sum())
-        if slow:
-            notes.append(
-                f"{slow} of {rope.rotary_dim // 2} pairs do not complete a turn within {trained} positions; "
-                f"past that length they meet angles they were never trained on"
-            )
+    groups = plan.groups()
+    for title, layers in groups:
+        note = _slow_pairs(layers[0], plan)
+        if note is not None:
+            notes.append(f"{title}: {note}" if len(groups) > 1 else note)
     for scaling in scalings(plan.layers):
         if isinstance(scaling, DynamicNTK):
             notes.append(
@@ -258,6 +251,30 @@ def _notes(plan: Plan) -> list[str]:
     if all(type(layer.encoding) is NoPE for layer in plan.layers) and not plan.embeddings:
         notes.append("no layer has an encoding; a causal mask alone tells the order")
     return notes
+
+
+def _slow_pairs(layer: LayerPlan, plan: Plan) -> str | None:
+    """What becomes of pairs that never completed a turn in training, in a layer that sees that far."""
+    rope, trained, effective = layer.encoding, plan.original_max_positions, effective_context(plan)
+    if not isinstance(rope, RoPE) or trained is None or effective is None:
+        return None
+    if min(layer.window or math.inf, layer.chunk or math.inf) <= trained:
+        return None  # no two tokens that see each other are further apart
+    plain = frequencies(rope.base, rope.rotary_dim)
+    scaled = rope.inv_freq(torch.tensor([effective]) if rope.length_dependent else None).reshape(-1)
+    slow = (trained * plain < 2 * math.pi) & (scaled > 0)
+    count = int(slow.sum())
+    if not count:
+        return None
+    said = (
+        f"{count} of {int((scaled > 0).sum())} pairs do not complete a turn within {trained} positions; "
+    )
+    if effective <= trained:
+        return said + "past that length they meet angles they were never trained on"
+    past = int((slow & (effective * scaled > trained * plain * (1 + 1e-6))).sum())
+    if past:
+        return said + f"at {effective} positions {past} of them go past the angles of that length"
+    return said + f"the scaling keeps them within the angles of that length up to {effective}"
 
 
 def _contradictions(plan: Plan) -> list[str]:
