@@ -150,7 +150,8 @@ def by_index(reader: Reader, count: int) -> list[str]:
     indices = range(count) if listed is None else listed
     for place, index in enumerate(indices):
         Reader.checked_integer(f"{reader.spelled('full_attn_idxs')}[{place}]", index, 0, count - 1)
-    return [FULL if index in set(indices) else "conv" for index in range(count)]
+    attending = set(indices)
+    return [FULL if index in attending else "conv" for index in range(count)]
 
 
 def every(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -44,6 +46,20 @@ class Band:
     fate: str
 
 
+def bands_of(fates: Iterable[str]) -> list[Band]:
+    """Runs of one fate, from the fate of each pair.
+
+    Example:
+        >>> bands_of(["kept", "kept", "interpolated"])
+        [Band(first=0, last=1, fate='kept'), Band(first=2, last=2, fate='interpolated')]
+    """
+    found = []
+    for fate, run in itertools.groupby(enumerate(fates), key=lambda pair: pair[1]):
+        indices = [index for index, _ in run]
+        found.append(Band(indices[0], indices[-1], fate))
+    return found
+
+
 @dataclass(frozen=True)
 class Group:
     """Layers that are alike.
@@ -74,13 +90,7 @@ class Group:
     @property
     def bands(self) -> list[Band]:
         """Runs of pairs with one fate."""
-        found: list[Band] = []
-        for pair in self.pairs:
-            if found and found[-1].fate == pair.fate:
-                found[-1] = Band(found[-1].first, pair.index, pair.fate)
-            else:
-                found.append(Band(pair.index, pair.index, pair.fate))
-        return found
+        return bands_of([pair.fate for pair in self.pairs])
 
 
 @dataclass(frozen=True)

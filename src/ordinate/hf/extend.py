@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..rotate.rope import RoPE
 from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
 from .config import ConfigObject, from_config, text_settings
 from .decoders import FULL, SLIDING
-from .doctor import Band
+from .doctor import Band, bands_of
 from .families import FAMILIES
 from .family import Family
 from .plan import ConfigError, Plan
@@ -26,6 +25,7 @@ from .reach import effective_context
 from .reader import MOST_POSITIONS, Reader, short
 from .redundant import LENGTHS
 from .source import load
+from .write import write_config
 
 Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
 METHODS: tuple[Method, ...] = ("yarn", "ntk", "dynamic", "linear", "llama3")
@@ -154,7 +154,7 @@ def extend(
         )
     return Extension(
         config, before, after, method, start, context, to, factor, 1 / min(ratios), changed,
-        tuple(_bands(ratios)), _cost(old_rope, new_rope, start), tuple(notes),
+        tuple(bands_of(_fate(ratio, min(ratios)) for ratio in ratios)), _cost(old_rope, new_rope, start), tuple(notes),
     )  # fmt: skip
 
 
@@ -379,47 +379,7 @@ def _ratios(old: RoPE, new: RoPE, original: int, to: int) -> list[float]:
     return (after[before > 0] / before[before > 0]).tolist()
 
 
-def _bands(ratios: list[float]) -> list[Band]:
-    """Runs of pairs that are kept, slowed in part, or slowed the most."""
-    found: list[Band] = []
-    for index, ratio in enumerate(ratios):
-        most = ratio < min(ratios) * (1 + 1e-9)
-        fate = "kept" if abs(ratio - 1) < 1e-9 else "interpolated" if most else "blended"
-        if found and found[-1].fate == fate:
-            found[-1] = Band(found[-1].first, index, fate)
-        else:
-            found.append(Band(index, index, fate))
-    return found
-
-
-def write_config(
-    config: Mapping[str, Any], path: str | os.PathLike[str], *, overwrite: bool = False
-) -> Path:
-    """Write a config.json: whole or not at all, and over an existing file only if told to."""
-    target = Path(path)
-    text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise ConfigError(
-            f"path must be in a folder that can be written, got {short(str(target))}: {error.strerror}"
-        ) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        if overwrite:
-            os.replace(name, target)
-        else:
-            os.link(name, target)  # unlike a rename, this fails where a file exists
-    except IsADirectoryError:
-        raise ConfigError(f"path must be a file to write, got the folder {short(str(target))}") from None
-    except FileExistsError:
-        raise ConfigError(
-            f"path must not exist, nothing is overwritten unless told, got {short(str(target))}"
-        ) from None
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return target
+def _fate(ratio: float, least: float) -> str:
+    if abs(ratio - 1) < 1e-9:
+        return "kept"
+    return "interpolated" if ratio < least * (1 + 1e-9) else "blended"

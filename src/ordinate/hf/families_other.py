@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from .biases import T5Rules, read_bloom, read_falcon, read_mpt, read_t5
-from .family import Family
+from .family import GPT_KEYS, Family, sizes
 from .tables import (
     TableRules,
     bigcode_scale,
@@ -17,10 +17,6 @@ from .tables import (
     unscaled,
 )
 
-_GPT = {
-    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-    "max_position_embeddings": "n_positions",
-}  # fmt: skip
 _T5 = {
     "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
     "head_dim": "d_kv",
@@ -41,13 +37,6 @@ _M2M = TableRules("endpoint", offset="padding")
 _ENCODER = TableRules()
 
 
-def _sizes(width: int, heads: int, layers: int, rows: int, **more: object) -> dict[str, object]:
-    return {
-        "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers,
-        "max_position_embeddings": rows, **more,
-    }  # fmt: skip
-
-
 def _stacks(
     width: int, heads: tuple[int, int], layers: tuple[int, int], rows: int | None, **more: object
 ):
@@ -61,10 +50,10 @@ OTHER: Mapping[str, Family] = MappingProxyType({
     # ALiBi
     "bloom": Family("BLOOM", read_bloom,
         {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2}, _BLOOM, ignored=("offset_alibi",)),
-    "mpt": Family("MPT", read_mpt, _sizes(2048, 16, 24, 2048),
+    "mpt": Family("MPT", read_mpt, sizes(2048, 16, 24, 2048),
         {"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
          "max_position_embeddings": "max_seq_len"}),
-    "falcon": Family("Falcon", read_falcon, _sizes(4544, 71, 32, 2048, rope_theta=10000.0, alibi=False), _BLOOM),
+    "falcon": Family("Falcon", read_falcon, sizes(4544, 71, 32, 2048, rope_theta=10000.0, alibi=False), _BLOOM),
     # T5
     "t5": Family("T5", read_t5, {"num_attention_heads": 8, "num_hidden_layers": 6, "head_dim": 64, **_BUCKETS},
         _T5, rules=T5Rules(), ignored=("n_positions",)),
@@ -77,41 +66,41 @@ OTHER: Mapping[str, Family] = MappingProxyType({
         {"num_attention_heads": 12, "num_hidden_layers": 12, "num_decoder_layers": 12, "head_dim": 64, **_BUCKETS},
         _T5, rules=T5Rules(), ignored=("n_positions",)),
     # Learned tables, one stack
-    "bert": Family("BERT", read_table, _sizes(768, 12, 12, 512), rules=_BERT),
-    "bert-generation": Family("BERT", read_table, _sizes(1024, 16, 24, 512), rules=_BERT),
-    "megatron-bert": Family("Megatron BERT", read_table, _sizes(1024, 16, 24, 512), rules=_BERT),
-    "ernie": Family("ERNIE", read_table, _sizes(768, 12, 12, 512), rules=_BERT),
-    "electra": Family("ELECTRA", read_table, _sizes(256, 4, 12, 512, embedding_size=128),
+    "bert": Family("BERT", read_table, sizes(768, 12, 12, 512), rules=_BERT),
+    "bert-generation": Family("BERT", read_table, sizes(1024, 16, 24, 512), rules=_BERT),
+    "megatron-bert": Family("Megatron BERT", read_table, sizes(1024, 16, 24, 512), rules=_BERT),
+    "ernie": Family("ERNIE", read_table, sizes(768, 12, 12, 512), rules=_BERT),
+    "electra": Family("ELECTRA", read_table, sizes(256, 4, 12, 512, embedding_size=128),
         rules=TableRules(causal="is_decoder", width_key="embedding_size")),
-    "albert": Family("ALBERT", read_table, _sizes(4096, 64, 12, 512, embedding_size=128),
+    "albert": Family("ALBERT", read_table, sizes(4096, 64, 12, 512, embedding_size=128),
         rules=TableRules(width_key="embedding_size")),
-    "distilbert": Family("DistilBERT", read_table, _sizes(768, 12, 6, 512),
+    "distilbert": Family("DistilBERT", read_table, sizes(768, 12, 6, 512),
         {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
         ignored=("sinusoidal_pos_embds",), rules=_ENCODER),  # sinusoids are only how its table starts
-    "roberta": Family("RoBERTa", read_table, _sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
-    "roberta-prelayernorm": Family("RoBERTa", read_table, _sizes(768, 12, 12, 512, pad_token_id=1),
+    "roberta": Family("RoBERTa", read_table, sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
+    "roberta-prelayernorm": Family("RoBERTa", read_table, sizes(768, 12, 12, 512, pad_token_id=1),
         rules=_ROBERTA),
-    "xlm-roberta": Family("XLM-RoBERTa", read_table, _sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
-    "xlm-roberta-xl": Family("XLM-RoBERTa", read_table, _sizes(2560, 32, 36, 514, pad_token_id=1),
+    "xlm-roberta": Family("XLM-RoBERTa", read_table, sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
+    "xlm-roberta-xl": Family("XLM-RoBERTa", read_table, sizes(2560, 32, 36, 514, pad_token_id=1),
         rules=_ROBERTA),
-    "camembert": Family("CamemBERT", read_table, _sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
-    "gpt2": Family("GPT-2", read_table, _sizes(768, 12, 12, 1024), _GPT,
+    "camembert": Family("CamemBERT", read_table, sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
+    "gpt2": Family("GPT-2", read_table, sizes(768, 12, 12, 1024), GPT_KEYS,
         rules=TableRules(causal=True, scale=gpt2_scale), ignored=("n_ctx",)),
-    "openai-gpt": Family("GPT", read_table, _sizes(768, 12, 12, 512), _GPT, rules=TableRules(causal=True)),
-    "gpt_bigcode": Family("GPT-BigCode", read_table, _sizes(768, 12, 12, 1024), _GPT,
+    "openai-gpt": Family("GPT", read_table, sizes(768, 12, 12, 512), GPT_KEYS, rules=TableRules(causal=True)),
+    "gpt_bigcode": Family("GPT-BigCode", read_table, sizes(768, 12, 12, 1024), GPT_KEYS,
         rules=TableRules(causal=True, scale=bigcode_scale), ignored=("scale_attention_softmax_in_fp32",)),
-    "gpt_neo": Family("GPT-Neo", read_table, _sizes(2048, 16, 24, 2048, window_size=256),
+    "gpt_neo": Family("GPT-Neo", read_table, sizes(2048, 16, 24, 2048, window_size=256),
         {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
         rules=TableRules(causal=True, scale=unscaled, layer_types=gpt_neo_layers)),
-    "opt": Family("OPT", read_table, _sizes(768, 12, 12, 2048),
+    "opt": Family("OPT", read_table, sizes(768, 12, 12, 2048),
         rules=TableRules(offset=2, causal=True)),
-    "biogpt": Family("BioGPT", read_table, _sizes(1024, 16, 24, 1024), rules=TableRules(offset=2, causal=True)),
-    "clip_text_model": Family("CLIP", read_table, _sizes(512, 8, 12, 77), rules=TableRules(causal=True)),
+    "biogpt": Family("BioGPT", read_table, sizes(1024, 16, 24, 1024), rules=TableRules(offset=2, causal=True)),
+    "clip_text_model": Family("CLIP", read_table, sizes(512, 8, 12, 77), rules=TableRules(causal=True)),
     # Sinusoids, one stack
-    "xglm": Family("XGLM", read_table, _sizes(1024, 16, 24, 2048),
+    "xglm": Family("XGLM", read_table, sizes(1024, 16, 24, 2048),
         {"hidden_size": "d_model", "num_attention_heads": "attention_heads", "num_hidden_layers": "num_layers"},
         rules=TableRules("endpoint", offset=2, causal=True)),
-    "ctrl": Family("CTRL", read_table, _sizes(1280, 16, 48, 256), _GPT, rules=TableRules("half", causal=True)),
+    "ctrl": Family("CTRL", read_table, sizes(1280, 16, 48, 256), GPT_KEYS, rules=TableRules("half", causal=True)),
     # Two stacks
     "bart": Family("BART", read_two_stacks, _stacks(1024, (16, 16), (12, 12), 1024), _WIDTH,
         rules=_BART, ignored=_BART_OLD),

@@ -24,7 +24,7 @@ from .decoders import (
     unscaled,
     windowed_rotation,
 )
-from .family import Family
+from .family import GPT_KEYS, Family, sizes
 from .latent import read_latent
 from .minimind import read_minimind
 from .rope import RopeRules
@@ -44,10 +44,6 @@ from .special import (
     smollm3_layers,
 )
 
-_GPT = {
-    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-    "max_position_embeddings": "n_positions",
-}  # fmt: skip
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 # Their code writes the base down and knows no scaling.
 _GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True, "rope_theta": 10000.0}
@@ -64,7 +60,7 @@ _GRANITE = DecoderRules(scale=from_multiplier)
 _LINEAR = "linear_attention"
 
 
-def _sizes(
+def _rotary(
     width: int,
     heads: int,
     layers: int,
@@ -73,23 +69,19 @@ def _sizes(
     head_dim: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A config class's defaults, in the order a reader thinks of them."""
-    return {
-        "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers,
-        "max_position_embeddings": context, "rope_theta": theta, "head_dim": head_dim, **more,
-    }  # fmt: skip
+    return sizes(width, heads, layers, context, rope_theta=theta, head_dim=head_dim, **more)
 
 
 def _plain(
     name: str,
-    *sizes: Any,
+    *given: Any,
     rope: RopeRules = _HALVES,
     rules: DecoderRules | None = None,
     ignored: tuple[str, ...] = (),
     fixed: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Family:
-    sized = _sizes(*sizes, **more)
+    sized = _rotary(*given, **more)
     return Family(name, read_decoder, sized, rope=rope, rules=rules, ignored=ignored, fixed=fixed)
 
 
@@ -145,7 +137,7 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "eurobert": _plain("EuroBERT", 768, 12, 12, 8192, 10000.0, rules=_BOTH_WAYS),
     "nomic_bert": _plain("Nomic BERT", 768, 12, 12, 2048, 1000.0, rules=_BOTH_WAYS),
     "minimind": Family("MiniMind", read_minimind,
-        _sizes(768, 8, 8, 32768, 1e6, inference_rope_scaling=False), rope=RopeRules(dialect="minimind")),
+        _rotary(768, 8, 8, 32768, 1e6, inference_rope_scaling=False), rope=RopeRules(dialect="minimind")),
     # A window in every layer
     "mistral": _plain("Mistral", 4096, 32, 32, 131072, 10000.0, rules=_WINDOW_IN_ALL, sliding_window=4096),
     "mixtral": _plain("Mixtral", 4096, 32, 32, 131072, 1000000.0, rules=_WINDOW_IN_ALL),
@@ -225,9 +217,9 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "lfm2": _plain("LFM2", 2560, 32, 32, 128000, 1000000.0, rules=DecoderRules(by_index)),
     # Part of each head
     "gpt_neox": Family("GPT-NeoX", read_decoder,
-        _sizes(6144, 64, 44, 2048, 10000.0, partial_rotary_factor=0.25), _NEOX),
+        _rotary(6144, 64, 44, 2048, 10000.0, partial_rotary_factor=0.25), _NEOX),
     "gpt_neox_japanese": Family("GPT-NeoX Japanese", read_decoder,
-        _sizes(2560, 32, 32, 2048, 10000.0, partial_rotary_factor=1.0), _NEOX),
+        _rotary(2560, 32, 32, 2048, 10000.0, partial_rotary_factor=1.0), _NEOX),
     "phi": _plain("Phi", 2048, 32, 24, 2048, 10000.0, partial_rotary_factor=0.5),
     "stablelm": _plain("StableLM", 2560, 32, 32, 4096, 10000.0, partial_rotary_factor=0.25),
     "nemotron": _plain("Nemotron", 6144, 48, 32, 4096, 10000.0, partial_rotary_factor=0.5),
@@ -235,9 +227,9 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "glm4_moe": _plain("GLM-4 MoE", 4096, 96, 46, 131072, 10000.0, partial_rotary_factor=0.5),
     "minimax_m2": _plain("MiniMax M2", 3072, 48, 62, 196608, 5000000.0, 128),
     # Neighbouring channels form a pair
-    "gptj": Family("GPT-J", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _GPTJ,
+    "gptj": Family("GPT-J", read_decoder, _rotary(4096, 16, 28, 2048, 10000.0, rotary_dim=64), GPT_KEYS, _GPTJ,
         fixed=_GPTJ_FIXED),
-    "codegen": Family("CodeGen", read_decoder, _sizes(4096, 16, 28, 2048, 10000.0, rotary_dim=64), _GPT, _GPTJ,
+    "codegen": Family("CodeGen", read_decoder, _rotary(4096, 16, 28, 2048, 10000.0, rotary_dim=64), GPT_KEYS, _GPTJ,
         fixed=_GPTJ_FIXED),
     "glm": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),
     "glm4": _plain("GLM-4", 4096, 32, 40, 131072, 10000.0, 128, rope=_PAIRS, partial_rotary_factor=0.5),
@@ -246,17 +238,17 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "ernie4_5": _plain("ERNIE 4.5", 1024, 16, 18, 131072, 500000.0, 128, rope=_PAIRS),
     "ernie4_5_moe": _plain("ERNIE 4.5 MoE", 2560, 20, 28, 131072, 500000.0, rope=_PAIRS),
     # Latent attention
-    "deepseek_v2": Family("DeepSeek V2", read_latent, _sizes(4096, 32, 32, 2048, 10000.0, None,
+    "deepseek_v2": Family("DeepSeek V2", read_latent, _rotary(4096, 32, 32, 2048, 10000.0, None,
         qk_nope_head_dim=128, qk_rope_head_dim=64), rope=_LATENT),
-    "deepseek_v3": Family("DeepSeek V3", read_latent, _sizes(7168, 128, 61, 4096, 10000.0, None,
+    "deepseek_v3": Family("DeepSeek V3", read_latent, _rotary(7168, 128, 61, 4096, 10000.0, None,
         qk_nope_head_dim=128, qk_rope_head_dim=64, rope_interleave=True), rope=_LATENT),
-    "kimi_k2": Family("Kimi K2", read_latent, _sizes(7168, 128, 61, 4096, 10000.0, None,
+    "kimi_k2": Family("Kimi K2", read_latent, _rotary(7168, 128, 61, 4096, 10000.0, None,
         qk_nope_head_dim=128, qk_rope_head_dim=64, rope_interleave=True), rope=_LATENT),
-    "youtu": Family("Youtu", read_latent, _sizes(2048, 16, 32, 131072, 10000.0, None,
+    "youtu": Family("Youtu", read_latent, _rotary(2048, 16, 32, 131072, 10000.0, None,
         qk_nope_head_dim=128, qk_rope_head_dim=64, rope_interleave=True), rope=_LATENT),
-    "glm4_moe_lite": Family("GLM-4 MoE Lite", read_latent, _sizes(2048, 20, 47, 202752, 10000.0, None,
+    "glm4_moe_lite": Family("GLM-4 MoE Lite", read_latent, _rotary(2048, 20, 47, 202752, 10000.0, None,
         qk_nope_head_dim=192, qk_rope_head_dim=64, rope_interleave=True), {"qk_rope_head_dim": "head_dim"}, _LATENT),
-    "minicpm3": Family("MiniCPM 3", read_latent, _sizes(2560, 40, 62, 32768, 10000.0, None,
+    "minicpm3": Family("MiniCPM 3", read_latent, _rotary(2560, 40, 62, 32768, 10000.0, None,
         qk_nope_head_dim=64, qk_rope_head_dim=32), rope=RopeRules(dialect="deepseek")),
     # Several axes
     "qwen2_5_omni_text": _plain("Qwen2.5-Omni", 3584, 28, 28, 32768, 1000000.0, rope=_MROPE, rules=_FROM_LAYER,

@@ -47,6 +47,21 @@ class Family:
     rules: Any = None
 
 
+#: GPT's names, and those of what was built from its code.
+GPT_KEYS = {
+    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}  # fmt: skip
+
+
+def sizes(width: int, heads: int, layers: int, context: int, **more: Any) -> dict[str, Any]:
+    """A config class's defaults, in the order a reader thinks of them."""
+    return {
+        "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers,
+        "max_position_embeddings": context, **more,
+    }  # fmt: skip
+
+
 def read_sizes(reader: Reader) -> tuple[int, int, int]:
     """Layers, heads and width: what every family has."""
     layers = reader.integer("num_hidden_layers", "the number of layers", most=MOST_LAYERS)

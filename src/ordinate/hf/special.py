@@ -72,7 +72,8 @@ def mllama_layers(reader: Reader, count: int) -> list[str]:
         Reader.checked_integer(
             f"{reader.spelled('cross_attention_layers')}[{place}]", index, 0, MOST_LAYERS
         )
-    return ["cross_attention" if index in set(listed) else FULL for index in range(count)]
+    crossing = set(listed)
+    return ["cross_attention" if index in crossing else FULL for index in range(count)]
 
 
 def gemma4_layers(reader: Reader, count: int) -> list[str]:
