@@ -134,7 +134,7 @@ def test_the_same_picture_is_the_same_file(tmp_path, suffix):
 def test_html_turns_and_needs_nothing_from_outside(tmp_path):
     text = plots.save("rope", tmp_path / "rope.html", positions=6).read_text(encoding="utf-8")
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//", text)
-    assert "Plotly.addFrames" in text
+    assert "sliders[0].active" in text
     assert text.count('"traces":[0,1,2]') == 6
 
 
@@ -156,3 +156,14 @@ def test_every_band_of_the_scalings_is_named_once_in_the_legend():
     figure = plots.plot("rope", "scalings", backend="plotly")
     named = [trace.name for trace in figure.data if trace.showlegend]
     assert sorted(named) == ["before scaling", "divided by 8", "in between", "kept"]
+
+
+@pytest.mark.parametrize("backend", ["matplotlib", "plotly"])
+def test_cosines_have_one_scale_from_minus_one_to_one(backend):
+    figure = plots.plot("rope", "waves", backend=backend, positions=16)
+    if backend == "plotly":
+        ranges = [figure.layout[name].range for name in ("yaxis", "yaxis2", "yaxis3")]
+    else:
+        ranges = [axes.get_ylim() for axes in figure.axes]
+    for low, high in ranges:
+        assert -1.2 < low < -1 < 1 < high < 1.2

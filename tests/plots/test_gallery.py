@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 from ordinate.cli.app import run
 
@@ -45,9 +46,16 @@ def test_pictures_are_small():
 
 
 @pytest.mark.parametrize("entry", GALLERY.entries(), ids=lambda entry: entry.file)
-def test_every_command_of_the_gallery_runs(capsys, entry):
-    assert run(["plot", *shlex.split(entry.arguments), "--json"]) == 0
+def test_every_command_of_the_gallery_draws_the_picture_that_is_there(capsys, tmp_path, entry):
+    path = tmp_path / entry.file
+    assert run(["plot", *shlex.split(entry.arguments), "--json", "-o", str(path)]) == 0
     assert json.loads(capsys.readouterr().out)["panels"]
+    kept, drawn = (imread(file) for file in (DOCS / "gallery" / entry.file, path))
+    assert kept.shape == drawn.shape, "run docs/gallery.py"
+    differ = (
+        abs(kept - drawn).max(axis=-1) > 0.1
+    )  # other machines may round the edge of a letter otherwise
+    assert differ.mean() < 0.002, "run docs/gallery.py"
 
 
 def test_the_pictures_of_the_documents_are_all_there():

@@ -271,3 +271,21 @@ def test_an_encoding_is_drawn_in_its_own_sizes_whatever_the_view_says(encoding):
         drawn = plots.picture(encoding, kind)
         assert drawn.panels
         json.dumps(drawn.to_dict(), allow_nan=False)
+
+
+def test_scores_of_shaw_are_those_of_one_token_on_each_head():
+    drawn = plots.picture("shaw:max_distance=4", "scores", dim=8, heads=2, distance=12)
+    shaw = plots.View(dim=8, heads=2).encoding("shaw:max_distance=4")
+    token = plots.View(dim=8, heads=2).setting(shaw).signs(16).reshape(2, 8)
+    for head, series in enumerate(drawn.panels[0].series):
+        rows = shaw.keys.detach().double()[[4 - min(distance, 4) for distance in range(13)]]
+        expected = (token[head] @ token[head] + rows @ token[head]) / 8**0.5
+        torch.testing.assert_close(series.y, expected)
+    assert "depends on the token" in drawn.note
+    assert len(drawn.panels[0].series) == 2
+
+
+def test_a_picture_of_some_heads_says_of_how_many():
+    for kind in ("bias", "distance", "scores"):
+        assert "8 of 12 heads" in plots.picture("alibi", kind, heads=12).note
+        assert "heads" not in plots.picture("alibi", kind, heads=8).note.replace("for all heads", "")

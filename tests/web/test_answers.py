@@ -41,7 +41,8 @@ def test_every_view_of_every_encoding_draws_the_librarys_numbers(encoding):
     assert first in kinds
     for kind in kinds:
         answer = ask(encoding, kind)
-        expected = plots.picture(encoding, kind, **answers.DEFAULTS)
+        stretch = {"factor": CONTROLS["factor"].default} if kind == "scalings" else {}
+        expected = plots.picture(encoding, kind, **answers.DEFAULTS, **stretch)
         assert answer.message == ""
         assert answer.picture is not None
         assert answer.picture.to_dict() == expected.to_dict()
@@ -383,3 +384,23 @@ def test_every_refusal_of_a_spec_is_chinese_in_chinese(spec):
 @pytest.mark.parametrize("config", ["[1]", "{", "[" * 100_000, "x" * 300_000])
 def test_every_refusal_of_a_config_is_chinese_in_chinese(config):
     assert re.search(r"[一-鿿]", answers.doctor("zh", config).message)
+
+
+def test_scalings_side_by_side_stretch_as_far_as_the_factor_says():
+    answer = ask("rope", "scalings", options={"scaling": "yarn", "factor": 64.0})
+    assert "stretched 64 times" in answer.picture.note
+    assert "--factor 64" in answer.spec
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind", "shown"),
+    [("alibi", "bias", 64), ("t5", "buckets", 64), ("rope", "rotation", 256)],
+)
+def test_a_picture_of_less_than_was_asked_for_says_so_in_both_languages(encoding, kind, shown):
+    assert (
+        f"the first {shown} of 512 positions"
+        in ask(encoding, kind, sizes={"positions": 512}).picture.note
+    )
+    chinese = ask(encoding, kind, sizes={"positions": 512}, language="zh").figure.layout.title.text
+    assert f"只画 512 个位置中的前 {shown} 个" in chinese
+    assert "first" not in ask(encoding, kind, sizes={"positions": shown}).picture.note

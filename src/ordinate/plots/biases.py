@@ -13,7 +13,7 @@ from ..show.biases import dense_bias
 from ..show.setting import Example
 from ..verify.observe import bias_by_distance, causal_only
 from .picture import Axis, Bars, Heatmap, Lines, Picture, Series
-from .view import View
+from .view import View, joined
 
 _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
@@ -53,7 +53,8 @@ def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     panel = Heatmap(
         rows, _KEY, _QUERY, value, False, float(rows.amax()), annotated=len(places) <= _ANNOTATED
     )
-    return Picture("buckets", subject, f"the {value} of each query and key", (panel,))
+    title, note = f"the {value} of each query and key", view.left_out(len(places))
+    return Picture("buckets", subject, title, (panel,), note)
 
 
 def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -75,7 +76,11 @@ def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         subject,
         "what each head adds to the scores",
         panels,
-        _trained(encoding) or "one scale of colours for all heads",
+        joined(
+            _trained(encoding) or "one scale of colours for all heads",
+            heads_left_out(len(shown), len(dense)),
+            view.left_out(length),
+        ),
         min(4, len(panels)),
     )
 
@@ -91,7 +96,8 @@ def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture
         for head in spread(len(rows), 4 if _trained(encoding) else 8)
     )
     panel = Lines(_DISTANCE, _BIAS, series, ordered=True)
-    return Picture("distance", subject, "what each head adds, by distance", (panel,), _trained(encoding))
+    note = joined(_trained(encoding), heads_left_out(len(series), len(rows)))
+    return Picture("distance", subject, "what each head adds, by distance", (panel,), note)
 
 
 def _past_only(encoding: PositionEncoding, view: View) -> bool:
@@ -111,6 +117,11 @@ def spread(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+
+
+def heads_left_out(shown: int, count: int) -> str:
+    """A word for the note of a picture that shows some heads of many."""
+    return f"{shown} of {count} heads" if shown < count else ""
 
 
 def _trained(encoding: PositionEncoding) -> str:

@@ -8,7 +8,7 @@ from ..embed.sinusoidal import Sinusoidal
 from ..encoding import PositionEncoding
 from ..verify.observe import codes
 from .picture import Axis, Heatmap, Lines, Picture, Series
-from .view import View
+from .view import View, joined
 
 _POSITION = Axis("position")
 _CHANNEL = Axis("channel")
@@ -23,7 +23,8 @@ def code_map(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     note = (
         "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart"
     )
-    return Picture("codes", subject, "the code of each position", (panel,), note if fast_to_slow else "")
+    note = joined(note if fast_to_slow else "", view.left_out(len(matrix)))
+    return Picture("codes", subject, "the code of each position", (panel,), note)
 
 
 def channels(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -33,7 +34,8 @@ def channels(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     picked = view.picked("channels", matrix.shape[1])
     series = tuple(Series(f"channel {channel}", places, matrix[:, channel]) for channel in picked)
     panel = Lines(_POSITION, _VALUE, series)
-    return Picture("channels", subject, "some channels along the positions", (panel,))
+    note = view.left_out(len(places))
+    return Picture("channels", subject, "some channels along the positions", (panel,), note)
 
 
 def profile(encoding: PositionEncoding, view: View, subject: str) -> Picture:

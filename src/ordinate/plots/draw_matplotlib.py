@@ -99,6 +99,8 @@ def _scale(axes: Axes, x: Axis, y: Axis) -> None:
         axes.set_xscale("log")
     if y.log:
         axes.set_yscale("log")
+    if y.reach is not None:
+        axes.set_ylim(-1.08 * y.reach, 1.08 * y.reach)
 
 
 def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:

@@ -83,6 +83,8 @@ def _scale(figure: Figure, x: Axis, y: Axis, place: dict[str, int]) -> None:
     figure.update_yaxes(
         type="log" if y.log else "linear", exponentformat="power" if y.log else None, **place
     )
+    if y.reach is not None:
+        figure.update_yaxes(range=[-1.08 * y.reach, 1.08 * y.reach], **place)
 
 
 def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: bool) -> None:

@@ -14,10 +14,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Axis:
-    """A label with its unit, and whether the scale is logarithmic."""
+    """A label with its unit, whether the scale is logarithmic, and how far it reaches on either side of zero.
+
+    Attributes:
+        reach: Default: as far as what is drawn.
+    """
 
     label: str
     log: bool = False
+    reach: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

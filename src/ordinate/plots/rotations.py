@@ -39,7 +39,13 @@ def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     names = tuple(f"pair {pair}" for pair in picked)
     axes = (Axis("first channel of the pair"), Axis("second channel"))
     title = "a pair turns by its own angle at every position"
-    return Picture("rotation", subject, title, (Plane(names, tracks, *axes, "position"),))
+    return Picture(
+        "rotation",
+        subject,
+        title,
+        (Plane(names, tracks, *axes, "position"),),
+        view.left_out(len(places)),
+    )
 
 
 def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -49,10 +55,11 @@ def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     rotation = rope.at(places, lengths=_length(rope, view))
     cos, _ = rotation.cos_sin(torch.float64)
     turn = _wavelength(rotation.angles[0, -1] / places[-1])
+    reach = max(1.0, float(cos.abs().amax()))  # one scale for all; a scaling's factor may exceed 1
     panels = tuple(
         Lines(
             _POSITION,
-            Axis("cos of the angle"),
+            Axis("cos of the angle", reach=reach),
             (Series(f"pair {pair}", places, cos[0, :, pair]),),
             f"pair {pair}: a turn in {float(turn[pair]):.4g} positions",
         )

@@ -6,12 +6,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..bias.shaw import Shaw
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
 from ..verify.observe import hooks_of, logits
-from .biases import spread
+from .biases import heads_left_out, part, spread
 from .picture import Axis, Lines, Mark, Picture, Series
-from .view import View
+from .view import View, joined
 
 _LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of which must fit
 
@@ -26,7 +27,10 @@ def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     panel = Lines(
         x, Axis("score (logits)"), series, marks=(Mark("y", 0.0, ""),), ordered=len(curves) > 1
     )
-    note = "a random token with its like, averaged over signs"
+    tokens = "a random token with its like, averaged over signs"
+    if _asks_the_token(encoding):
+        tokens = "one random token with its like: the term depends on the token"
+    note = joined(tokens, heads_left_out(len(series), len(curves)))
     return Picture("scores", subject, "score against distance", (panel,), note)
 
 
@@ -34,14 +38,21 @@ def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor
     """One curve a head where the encoding biases scores, else their mean.
 
     The tokens are random signs and their opposites, whose mean is the score of random vectors with
-    themselves, without sampling noise: what `ordinate.verify` follows for its property of decay.
+    themselves, without sampling noise: what `ordinate.verify` follows for its property of decay. A bias that
+    depends on the token would cancel in it, so there one token speaks alone.
     """
     setting = view.setting(encoding)
     count = setting.within(view.distance + 1)
     check_at_most("dim times heads times distance of the scores", setting.d_model * count, _LARGEST)
     signs = setting.signs(setting.d_model)
-    x = torch.stack((signs, -signs))[:, None].repeat(1, count, 1)
+    tokens = signs[None] if _asks_the_token(encoding) else torch.stack((signs, -signs))
+    x = tokens[:, None].repeat(1, count, 1)
     with torch.no_grad():
         found = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
     curves = found.mean(dim=0)[:, 0].flip(-1)
     return curves if "bias" in hooks_of(encoding) else curves.mean(dim=0, keepdim=True)
+
+
+def _asks_the_token(encoding: PositionEncoding) -> bool:
+    """Whether what is added to a score depends on the query, as with Shaw."""
+    return part(encoding, Shaw) is not None

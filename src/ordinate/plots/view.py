@@ -103,3 +103,13 @@ class View:
         count = default if self.positions is None else self.positions
         count = count if most is None else min(count, most)
         return torch.arange(self.setting(encoding).within(count))
+
+    def left_out(self, shown: int) -> str:
+        """A word for the note of a picture that shows fewer positions than were asked for."""
+        asked = self.positions
+        return f"the first {shown} of {asked} positions" if asked is not None and shown < asked else ""
+
+
+def joined(*notes: str) -> str:
+    """Several notes as one, those that are empty left out."""
+    return "; ".join(note for note in notes if note)

@@ -20,7 +20,7 @@ from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
 from ..plots.picture import Axis, Lines, Mark, Picture, Series
 from ..plots.view import View
-from .controls import number, spec_of
+from .controls import factor_of, number, spec_of
 from .words import say, text, translated
 
 #: Smallest and largest of every size the page takes, less than the library's own so that a redraw stays quick.
@@ -68,11 +68,12 @@ def draw(
         view = View(**sizes_of(sizes))
         has = kinds_of(view.encoding(spec))
         chosen = kind if kind in has else None
-        drawn = picture(spec, chosen, **sizes_of(sizes))
+        stretch = {"factor": factor_of(options)} if chosen == "scalings" else {}
+        drawn = picture(spec, chosen, **sizes_of(sizes), **stretch)
     except (ValueError, TypeError, OverflowError) as error:
         return Answer(message=_refusal(error, language))
     figure = figure_of(translated(drawn, language), "plotly")
-    return Answer(figure, "", command_of(spec, drawn.kind, sizes_of(sizes)), drawn)
+    return Answer(figure, "", command_of(spec, drawn.kind, {**sizes_of(sizes), **stretch}), drawn)
 
 
 def views(
@@ -86,9 +87,9 @@ def views(
     return kinds_of(made), default_kind(made)
 
 
-def command_of(spec: str, kind: str, sizes: Mapping[str, int]) -> str:
+def command_of(spec: str, kind: str, sizes: Mapping[str, float]) -> str:
     """The command line that draws the same."""
-    said = [f"--{name.replace('_', '-')} {value}" for name, value in sizes.items()]
+    said = [f"--{name.replace('_', '-')} {value:.12g}" for name, value in sizes.items()]
     return " ".join(["ordinate plot", shlex.quote(spec), f"--kind {kind}", *said, "-o picture.png"])
 
 

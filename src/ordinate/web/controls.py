@@ -117,6 +117,11 @@ def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
     return f"{spec}+{scaling}:factor={factor:g}{_SCALING_EXTRAS.get(scaling, '')}"
 
 
+def factor_of(values: Mapping[str, Any]) -> float:
+    """How far the scalings stretch that are put side by side: as far as the one that is chosen."""
+    return _checked(CONTROLS["factor"], values.get("factor", CONTROLS["factor"].default))
+
+
 def _checked(control: Control, value: Any) -> Any:
     """A value from outside, within its bounds; whole where the steps are."""
     if control.choices:

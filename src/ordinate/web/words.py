@@ -145,6 +145,7 @@ _LABELS = {
     "score against distance": "得分随距离的变化",
     "attention before and after a shuffle": "打乱前后的注意力",
     "a random token with its like, averaged over signs": "随机词与自身的得分，对符号取平均",
+    "one random token with its like: the term depends on the token": "同一个随机词与自身的得分：该项取决于词本身",
     "one scale of colours for all heads": "所有头共用同一色标",
     "a learned table as it is initialised, not as training leaves it": "可学习的表为初始值，不是训练后的值",
     "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart":
@@ -212,6 +213,8 @@ _PATTERNS = (
     (r"trained at (\d+)", r"训练长度 \1"),
     (r"pairs (\d+) to (\d+)", r"第 \1 到 \2 对"),
     (r"context (\d+)", r"上下文 \1"),
+    (r"the first (\d+) of (\d+) positions", r"只画 \2 个位置中的前 \1 个"),
+    (r"(\d+) of (\d+) heads", r"\2 个头中的 \1 个"),
     (r"(.+): wavelengths of the pairs", r"\1：各通道对的波长"),
     (r"(\d+) of (\d+) pairs do not complete a turn within (\d+) positions; past that length .*",
      r"\2 对中有 \1 对在 \3 个位置内转不满一圈；超过该长度会遇到训练中从未见过的角度"),
@@ -297,6 +300,9 @@ def say(sentence: str, language: str) -> str:
     if found is None and ". " in sentence:
         parts = [_said(part) for part in re.split(r"(?<=\.) ", sentence)]
         found = None if None in parts else "".join(part or "" for part in parts)
+    if found is None and "; " in sentence:
+        notes = sentence.split("; ")
+        found = "；".join(_said(note) or note for note in notes) if any(map(_said, notes)) else None
     return sentence if found is None else found
 
 
