@@ -72,8 +72,8 @@ def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int =
     causal = causal_only(placed, setting)
     means = "symmetric, for attention without a mask" if placed is not encoding else ""
     means = "all under a causal mask, which tells the order too" if causal else means
-    found = [shuffle(item, words, setting, seed, causal=causal) for item in (NoPE(), placed)]
-    return draw(*found, subject, means)
+    without = shuffle(NoPE(), words, setting, seed, causal=causal)
+    return draw(without, shuffle(placed, words, setting, seed, causal=causal), subject, means)
 
 
 def both_ways(encoding: PositionEncoding) -> PositionEncoding:
