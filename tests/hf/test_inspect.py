@@ -144,6 +144,10 @@ def test_notes_say_what_becomes_of_slow_pairs():
 def test_notes_name_the_layers_and_leave_out_those_that_do_not_see_so_far():
     (note,) = _notes(model_type="gpt_oss", num_hidden_layers=4)
     assert note.startswith("layers 1, 3: ")
+    scaled = {"rope_type": "linear", "factor": 8.0}
+    assert _notes(**{**QWEN, "rope_scaling": scaled}) == []
+    (note,) = _notes(model_type="gemma3_text", num_hidden_layers=6, rope_scaling=scaled)
+    assert note.startswith("layers 5: 55 of 128 pairs do not complete a turn within 131072 positions")
     (note,) = _notes(model_type="gemma3_text", num_hidden_layers=6)
     assert note.startswith("layers 5: ")
 

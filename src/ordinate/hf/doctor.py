@@ -272,6 +272,12 @@ def _slow_pairs(layer: LayerPlan, plan: Plan) -> str | None:
         return None  # no two tokens that see each other are further apart
     plain = frequencies(rope.base, rope.rotary_dim)
     scaled = rope.inv_freq(torch.tensor([effective]) if rope.length_dependent else None).reshape(-1)
+    if effective <= trained and isinstance(rope.scaling, Linear):
+        if not FAMILIES[plan.model_type].rope.reaches_context:
+            return (
+                None  # whether the scaling reaches that length or starts there, the config does not say
+            )
+        plain = scaled  # it was trained at that length with the scaling
     slow = (trained * plain < 2 * math.pi) & (scaled > 0)
     count = int(slow.sum())
     if not count:
