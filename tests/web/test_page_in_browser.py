@@ -153,6 +153,28 @@ def test_two_encodings_side_by_side(shown):
         )  # no figure reaches under the other
 
 
+def test_figures_drawn_while_another_tab_is_open_fit_when_seen(shown):
+    shown.page.click("#compare input")
+    shown.page.wait_for_selector("#plot-b .main-svg")
+    shown.tab(1)
+    shown.page.wait_for_selector("#shuffle-plot .main-svg")
+    shown.page.get_by_text("中文", exact=True).click()
+    shown.page.wait_for_function(
+        "document.querySelector('#plot-b .gtitle')?.textContent.includes('分数')"
+    )
+    shown.tab(0)
+    shown.page.wait_for_selector("#plot-b .main-svg", state="visible")
+    for name in "ab":
+        shown.page.wait_for_function(
+            """name => {
+              const edge = part => document.querySelector(part).getBoundingClientRect().right;
+              return edge(`#plot-${name} .main-svg`) <= edge(`#panel-${name}`) + 1;
+            }""",
+            arg=name,
+            timeout=5_000,
+        )
+
+
 def test_another_encoding_has_its_own_options(shown):
     shown.choose("#encoding-a", "shaw")
     shown.page.wait_for_selector("#max_distance-a", state="visible")

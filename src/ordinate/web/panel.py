@@ -12,8 +12,8 @@ from .controls import CONTROLS, MAX_SPEC, OWN, defaults_of, names
 from .parts import Parts, Redraw, code_of, quietly
 from .words import text
 
-# Figures fill the width they were drawn in; when that changes, they are told.
-_FIT = "() => setTimeout(() => window.dispatchEvent(new Event('resize')), 60)"
+#: Figures fill the width they were drawn in, which is none where they were hidden; when that changes, they are told.
+FIT = "() => setTimeout(() => window.dispatchEvent(new Event('resize')), 60)"
 
 
 def encodings(parts: Parts, choice: Any) -> list[Redraw]:
@@ -37,7 +37,7 @@ def encodings(parts: Parts, choice: Any) -> list[Redraw]:
         [second.column, *redraw.outputs],
         api_name=False,
         **redraw.quietly,
-    ).then(None, js=_FIT)
+    ).then(None, js=FIT)
     return [first.redraw, second.redraw]
 
 
