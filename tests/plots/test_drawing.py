@@ -167,3 +167,10 @@ def test_cosines_have_one_scale_from_minus_one_to_one(backend):
         ranges = [axes.get_ylim() for axes in figure.axes]
     for low, high in ranges:
         assert -1.2 < low < -1 < 1 < high < 1.2
+
+
+def test_words_of_a_sentence_are_text_and_never_markup():
+    figure = plots.plot("rope", "attention", backend="plotly", text="<b>x</b> <i>y</i>")
+    assert list(figure.data[0].x) == ["1 &lt;b&gt;x&lt;/b&gt;", "2 &lt;i&gt;y&lt;/i&gt;"]
+    assert list(figure.data[0].y) == list(figure.data[0].x)
+    assert "<b>" not in figure.layout.title.text.replace("<br>", "")

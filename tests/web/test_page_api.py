@@ -97,6 +97,13 @@ def test_choosing_another_encoding_brings_its_options_and_views(server):
     assert [numbers(row) for row in drawn["data"][0]["z"]] == expected.panels[0].matrix.tolist()
 
 
+def test_a_spec_is_not_wrong_before_it_is_typed(server):
+    *_, message = server.call("choose_a", "English", "spec", *given("rope", "rotation")[2:])
+    assert message == ""
+    *_, message = server.call("choose_a", "English", "spec", "", "rop", *given("rope", "rotation")[4:])
+    assert "unknown encoding" in message
+
+
 def test_bad_input_over_the_api_is_a_sentence_and_leaves_the_figure(server):
     for changes, sentence in (
         ({"train_length": 10**9}, "train_length must be from 2 to 1048576, got 1000000000"),

@@ -28,7 +28,7 @@ def to_plotly(picture: Picture) -> Figure:
     columns = min(picture.columns, len(picture.panels))
     rows = math.ceil(len(picture.panels) / columns)
     figure = make_subplots(
-        rows=rows, cols=columns, subplot_titles=[panel.title for panel in picture.panels],
+        rows=rows, cols=columns, subplot_titles=[_escaped(panel.title) for panel in picture.panels],
         shared_yaxes=columns > 1 and isinstance(picture.panels[0], Lines),
         horizontal_spacing=0.12 / columns, vertical_spacing=0.3 / rows if rows > 1 else 0,
     )  # fmt: skip
@@ -155,8 +155,8 @@ def _draw_heatmap(figure: Figure, panel: Heatmap, place: dict[str, int], *, bar:
     from plotly.graph_objects import Heatmap as Map
 
     count, width = panel.matrix.shape
-    rows: Sequence[str | int] = panel.row_names or range(count)
-    columns: Sequence[str | int] = panel.column_names or range(width)
+    rows: Sequence[str | int] = [_escaped(name) for name in panel.row_names] or range(count)
+    columns: Sequence[str | int] = [_escaped(name) for name in panel.column_names] or range(width)
     figure.add_trace(
         Map(
             z=_list(panel.matrix), x=list(columns), y=list(rows), showscale=bar is not None,

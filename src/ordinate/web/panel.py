@@ -125,7 +125,10 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
         ]
         picked = gr.update(choices=_view_choices(kinds, language), value=kind) if kinds else gr.skip()
         moved = [start.get(option, control.default) for option, control in CONTROLS.items()]
-        drawn = draw(*given[:2], kind, spec, *moved, *given[4 + len(CONTROLS) :])
+        if chosen == OWN and not spec.strip():  # nothing has been typed yet, so nothing is wrong
+            drawn: tuple[Any, ...] = (gr.skip(), gr.skip(), "")
+        else:
+            drawn = draw(*given[:2], kind, spec, *moved, *given[4 + len(CONTROLS) :])
         return gr.update(visible=chosen == OWN), picked, *shown, *drawn
 
     outputs = [plot, command, message]

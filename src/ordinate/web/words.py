@@ -17,8 +17,9 @@ TEXTS = {
         "# ordinate：Transformer 怎样知道词的顺序",
     ),
     "about": (
-        "Every number and picture is computed here and now by the library itself; nothing leaves this machine.",
-        "每个数字和每张图都由 ordinate 库当场计算，任何数据都不会离开本机。",
+        "Every number and picture is computed here and now by the library itself, where this page is served; "
+        "nothing goes anywhere else.",
+        "每个数字和每张图都由 ordinate 库在提供本页面的机器上当场计算，任何数据都不会发往别处。",
     ),
     "language": ("Language", "语言"),
     "tab_encodings": ("Encodings", "位置编码"),
