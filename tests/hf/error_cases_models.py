@@ -31,7 +31,13 @@ from ordinate.hf import (
 from ordinate.hf.visible import Visible
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
-CODEGEN = {"model_type": "codegen", "n_embd": 32, "num_attention_heads": 4, "n_layer": 1, "rotary_dim": 8}
+CODEGEN = {
+    "model_type": "codegen",
+    "n_embd": 32,
+    "num_attention_heads": 4,
+    "n_layer": 1,
+    "rotary_dim": 8,
+}
 LEARNED = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 8}
 
 
