@@ -504,7 +504,7 @@ _OPERATOR_CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("bias", "mask", "positions", "view", "p"), _OPERATOR_CASES)
 def test_operators_pass_opcheck(bias, mask, positions, view, p, device):
-    from ordinate.attention import fused_op  # noqa: F401  registers them; not while collecting
+    from ordinate.attention import fused_op  # registers them; not while collecting
 
     case = Case(bias, mask, positions, Sizes(20, 20), device=str(device))
     for requires_grad in (True, False):
