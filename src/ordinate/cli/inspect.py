@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -21,9 +20,6 @@ from ..hf.reader import short
 from ..hf.rope import DIALECTS
 from .errors import Misuse
 from .facts import facts, mark
-
-if TYPE_CHECKING:
-    from ..plots.picture import Picture
 
 _EPILOG = """Examples:
 
@@ -212,6 +208,7 @@ def _number(value: float) -> str:
 
 def _draw(found: Diagnosis, path: Path, subject: str) -> None:
     from ..plots.api import save_picture
+    from ..plots.diagnosis import picture_of
 
     try:
         save_picture(picture_of(found, subject), path)
@@ -222,32 +219,3 @@ def _draw(found: Diagnosis, path: Path, subject: str) -> None:
             f"--plot needs {error.name or 'matplotlib'}, not installed here.",
             "pip install 'ordinate[plot]'",
         ) from None
-
-
-def picture_of(found: Diagnosis, subject: str) -> Picture:
-    """Wavelengths of every pair before and after scaling, with the lengths that matter."""
-    import torch
-
-    from ..plots.picture import Axis, Lines, Mark, Picture, Series
-
-    turning = [group for group in found.groups if group.pairs]
-    if not turning:
-        raise ValueError("CONFIG must have a rotation to draw its wavelengths, got none")
-    marks = []
-    if found.original_max_positions:
-        marks.append(
-            Mark("y", float(found.original_max_positions), f"trained at {found.original_max_positions}")
-        )
-    if found.effective_context and found.effective_context != found.original_max_positions:
-        marks.append(Mark("y", float(found.effective_context), f"context {found.effective_context}"))
-    panels = []
-    for group in turning:
-        pairs = torch.tensor([float(pair.index) for pair in group.pairs])
-        before = torch.tensor([pair.wavelength for pair in group.pairs])
-        after = torch.tensor([math.nan if math.isinf(p.scaled) else p.scaled for p in group.pairs])
-        series = [Series("as trained", pairs, before, quiet=True), Series("after scaling", pairs, after)]
-        axes = Axis("pair"), Axis("wavelength in positions", log=True)
-        panels.append(Lines(*axes, tuple(series), title=group.title, marks=tuple(marks)))
-    note = "a pair above the line never completes a turn within that length"
-    title = f"{found.family}: wavelengths of the pairs"
-    return Picture("wavelengths", subject, title, tuple(panels), note, columns=len(panels))
