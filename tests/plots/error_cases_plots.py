@@ -8,12 +8,17 @@ from typing import Any
 
 import ordinate
 from ordinate import RoPE, plots
+from ordinate.hf import from_config
+from ordinate.hf.doctor import diagnose
+from ordinate.plots.diagnosis import picture_of
 
 
 def plots_without_backends(spec: str) -> Any:
     with unittest.mock.patch.object(ordinate.plots.api, "find_spec", return_value=None):
         return plots.plot(spec)
 
+
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128}
 
 CASES = [
     # show
@@ -25,6 +30,7 @@ CASES = [
     ("show of a huge table in Python's spelling", lambda: ordinate.show("t5:max_distance=1_000_000_000"), ValueError, r"max_distance of an example must be at most 65536, got 1000000000"),
     ("show of two sizes, large together", lambda: ordinate.show("shaw:max_distance=65536,head_dim=1024"), ValueError, r"numbers in the table of shaw must be at most 16777216, got 134218752"),
     # plots
+    ("plot of a config that turns nothing", lambda: picture_of(diagnose(from_config(GPT2)), "gpt2"), ValueError, r"CONFIG must have a rotation to draw its wavelengths, got none"),
     ("plot of scores of many wide heads far away", lambda: plots.picture("rope", "scores", dim=1024, heads=64, distance=16384), ValueError, r"dim times heads times distance of the scores must be at most 8388608, got 1073807360"),
     ("plot of attention of many wide heads", lambda: plots.picture("rope", "attention", dim=1024, heads=64), ValueError, r"dim times heads of an attention must be at most 2048, got 65536"),
     ("plot with an unknown option", lambda: plots.picture("rope", position=3), ValueError, r"unknown option 'position' of a picture; did you mean 'positions'"),
