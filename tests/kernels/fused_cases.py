@@ -301,8 +301,9 @@ def exact_results(case: Case, leaves: Leaves, **options) -> Leaves:
     return results(double, ordinate.attention(**arguments, return_lse=True, impl="reference"))
 
 
-#: Averages, as large as what they are averages of; all others are sums, whose terms may be larger than they are.
-_AVERAGES = ("out", "lse", "grad of v")
+#: Of one number a token. Gradients among them cancel: their terms are as large as the largest of these. All others
+#: are sums over tokens, whose terms may be as large as anything.
+_OF_TOKENS = ("out", "grad of q", "grad of k", "grad of v", "grad of gates", "grad of features")
 
 
 def assert_at_most_twice_as_wrong(found: Leaves, exact: Leaves, rough: Leaves) -> None:
@@ -311,7 +312,9 @@ def assert_at_most_twice_as_wrong(found: Leaves, exact: Leaves, rough: Leaves) -
     The rounding of a logit is a relative error of its weight, and grows with the logits' size.
     """
     finite = {name: x[x.isfinite()] for name, x in exact.items() if x.isfinite().any()}
-    largest = max((float(x.abs().max()) for x in finite.values()), default=0.0)
+    sizes = {name: float(x.abs().max()) for name, x in finite.items()}
+    largest = max(sizes.values(), default=0.0)
+    largest_of_tokens = max((sizes.get(name, 0.0) for name in _OF_TOKENS), default=0.0)
     logit = 4.0 + (float(finite["lse"].abs().max()) if "lse" in finite else 0.0)
     for name, wanted in exact.items():
         assert found[name].shape == wanted.shape
@@ -321,7 +324,9 @@ def assert_at_most_twice_as_wrong(found: Leaves, exact: Leaves, rough: Leaves) -
         infinite = wanted.isinf()
         torch.testing.assert_close(actual.isinf(), infinite, msg=f"{name} is infinite elsewhere")
         actual, wanted, yardstick = (x.masked_fill(infinite, 0.0) for x in (actual, wanted, yardstick))
-        size = float(wanted.abs().max()) if name in _AVERAGES else largest
+        size = largest_of_tokens if name in _OF_TOKENS else largest
+        if name in ("out", "lse"):
+            size = sizes.get(name, 0.0)
         budget = 2 * float((yardstick - wanted).abs().max())
         budget += 2 * torch.finfo(torch.float32).eps * logit * size
         budget += torch.finfo(found[name].dtype).eps * float(wanted.abs().max())
