@@ -21,7 +21,7 @@ setup: $(STAMP) ## Make .venv with the package and its extras, at the versions o
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,lab,cluster,dev]'
 	touch $@
 
 $(BENCH): $(STAMP)

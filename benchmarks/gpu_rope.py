@@ -27,7 +27,7 @@ from torch import Tensor
 import ordinate
 from environment import describe
 from ordinate.rotate import fused
-from ordinate.rotate.rotation import rotate_pairs_reference
+from ordinate.rotate.pairs import rotate_pairs_reference
 
 DEVICE = torch.device("cuda")
 LAYOUTS = ("half", "interleaved")

@@ -14,7 +14,7 @@ from torch import Tensor
 from ordinate import RoPE
 from ordinate.kernels import rope as kernel
 from ordinate.rotate import fused
-from ordinate.rotate.rotation import rotate_pairs_reference
+from ordinate.rotate.pairs import rotate_pairs_reference
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = pytest.mark.plain

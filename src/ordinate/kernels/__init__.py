@@ -1,1 +1,1 @@
-"""Triton kernels; nothing outside their callers' chosen branch imports this package."""
+"""Triton kernels, and one of Numba; nothing outside their callers' chosen branch imports this package."""

@@ -1,0 +1,176 @@
+"""Pairs of channels turned by angles, exactly and with one rounding."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils import _python_dispatch
+
+from .layout import Layout
+
+# On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
+# copy stays near the cache. Not less: every operation waits for all threads, which on a busy machine takes
+# longer than the arithmetic of a small block.
+_CHANNELS_PER_THREAD = 2**17
+
+# As many channels take PyTorch's operations longer than it takes to hand them to the compiled loop. The
+# result is the same either way.
+_WORTH_A_COMPILED_LOOP = 2**16
+
+
+def rotate_pairs(
+    x: Float[Tensor, "batch heads seq head_dim"],
+    cos: Float[Tensor, "#batch 1 seq pairs"],
+    sin: Float[Tensor, "#batch 1 seq pairs"],
+    layout: Layout,
+) -> Float[Tensor, "batch heads seq head_dim"]:
+    """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
+    if torch.compiler.is_compiling() or _transformed(x):
+        return rotate_pairs_reference(x, cos, sin, layout)
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return _rotate_eagerly(x, cos, sin, layout)
+    rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
+    return rotated
+
+
+def _transformed(x: Tensor) -> bool:
+    """Whether ``torch.func`` or a forward-mode gradient looks on, which see through plain operations only."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or type(x) is not Tensor
+    )
+
+
+def rotate_pairs_reference(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """The specification, in plain operations; also what a compiler fuses best."""
+    turning, passing = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
+    a, b = (part.to(cos.dtype) for part in pair_halves(turning, layout))
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    if layout == "half":
+        out = torch.cat(turned, dim=-1)
+    else:
+        out = torch.stack(turned, dim=-1).flatten(-2)
+    return torch.cat((out.to(x.dtype), passing), dim=-1)
+
+
+def pair_halves(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Views of the first and the second members of all pairs."""
+    if layout == "interleaved":
+        return x[..., 0::2], x[..., 1::2]
+    first, second = x.chunk(2, dim=-1)
+    return first, second
+
+
+class _RotatePairs(torch.autograd.Function):
+    """The same numbers in fewer passes over memory; its gradient is the opposite turn."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.layout = layout
+        return _rotate_eagerly(x, cos, sin, layout)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        cos, sin = ctx.saved_tensors
+        return rotate_pairs(grad, cos, -sin, ctx.layout), None, None, None
+
+
+def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    out = torch.empty_like(x)
+    if _suits_the_compiled_loop(x, out, cos) and _numba_works():
+        from ..kernels import rope_cpu
+
+        rope_cpu.turn(x, out, cos, sin, interleaved=layout == "interleaved")
+        return out
+    rotary_dim = 2 * cos.shape[-1]
+    turned = out
+    if rotary_dim < x.shape[-1]:
+        out[..., rotary_dim:] = x[..., rotary_dim:]
+        x, turned = x[..., :rotary_dim], out[..., :rotary_dim]
+    if layout == "interleaved":
+        cos, sin = (table.repeat_interleave(2, dim=-1) for table in (cos, sin))
+    else:
+        cos = torch.cat((cos, cos), dim=-1)
+    as_it_lies = x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x))
+    step = x.shape[-2]
+    if x.device.type == "cpu" and not as_it_lies:
+        share = _CHANNELS_PER_THREAD * torch.get_num_threads() / max(x.numel(), 1)
+        step = max(1, math.ceil(step * min(share, 1.0)))
+    # In the order in which x lies, so that a copy runs along memory on both sides.
+    order = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
+    wide, spare = (
+        torch.empty_like(x[..., :step, :], dtype=cos.dtype, memory_format=order) for _ in range(2)
+    )
+    for to, given, cos_rows, sin_rows in _blocks(step, turned, x, cos, sin):
+        if given.shape[-2] < step:  # the last block
+            wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
+        if as_it_lies:
+            _turn(given, to, spare, cos_rows, sin_rows, layout)
+            continue
+        wide.copy_(given)
+        wide_to = spare if layout == "half" else wide
+        _turn(wide, wide_to, spare, cos_rows, sin_rows, layout)
+        to.copy_(wide_to)
+    return out
+
+
+def _suits_the_compiled_loop(x: Tensor, out: Tensor, cos: Tensor) -> bool:
+    return (
+        x.device.type == "cpu"
+        and x.dtype in (torch.bfloat16, torch.float32)
+        and cos.dtype == torch.float32
+        and x.stride(-1) == out.stride(-1) == 1
+        and x.numel() >= _WORTH_A_COMPILED_LOOP
+        and not _python_dispatch.is_in_torch_dispatch_mode()  # who records operations would not see it
+    )
+
+
+@functools.cache
+def _numba_works() -> bool:
+    """Whether Numba is here (the extra ``cpu``); one that does not know the NumPy beside it is not."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _blocks(step: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors ``step`` positions at a time."""
+    if step >= tensors[0].shape[-2]:
+        return (tensors,)
+    return zip(*(tensor.split(step, dim=-2) for tensor in tensors), strict=True)
+
+
+def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:
+    """Turn ``x`` into ``out``, which may be ``x`` in the interleaved layout and ``spare`` in the other.
+
+    Every product is added by addcmul, whose result does not depend on where a channel lies in memory.
+    A complex product would take one pass fewer, but it rounds the last few of a run differently.
+    """
+    if layout == "half":
+        a, b = x.chunk(2, dim=-1)
+        out_a, out_b = torch.mul(x, cos, out=out).chunk(2, dim=-1)
+        out_a.addcmul_(b, sin, value=-1)
+        out_b.addcmul_(a, sin)
+    else:
+        # Times i, each pair (a, b) becomes (-b, a), exactly, and nothing is read with gaps.
+        torch.mul(_as_complex(x), 1j, out=_as_complex(spare))
+        torch.mul(x, cos, out=out).addcmul_(spare, sin)
+
+
+def _pairs_are_complex(x: Tensor) -> bool:
+    """Whether neighbouring channels can be read as complex numbers where they lie."""
+    *outer, inner = x.stride()
+    return inner == 1 and all(stride % 2 == 0 for stride in (*outer, x.storage_offset()))
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
