@@ -17,7 +17,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Arithmetic in the dtypes given, whatever autocast would make of it; meta tensors have none."""
-    if device.type == "meta":
+    if device.type == "meta" or not (
+        torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type)
+    ):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 

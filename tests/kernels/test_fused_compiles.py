@@ -38,7 +38,9 @@ def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, 
 
 
 def _assert_it_fits(kernels, capability, *, table: bool, few: bool = False) -> None:
-    extra = ({"_table_grad_kernel"} if table else set()) | ({"_merge_fwd_kernel"} if few else set())
+    extra = {"_merge_fwd_kernel"} if few else set()
+    if table:
+        extra |= {"_table_grad_kernel", "_fold_table_kernel"}
     assert set(kernels) == FORWARD_AND_BACKWARD | extra
     for name, found in kernels.items():
         assert found["bytes of machine code"] > 0

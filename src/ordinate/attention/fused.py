@@ -7,6 +7,7 @@ That happens here with ordinary autograd; the kernels return the gradients of th
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from .call import Call, Result
 
+_TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
 
@@ -25,7 +27,7 @@ def unsupported_reasons(call: Call) -> list[str]:
     reasons = []
     if q.device.type != "cuda" and not _interpreting():
         reasons.append(f"its kernels run on CUDA, not on {q.device.type}")
-    elif not _triton_is_here():
+    elif not _TRITON_FOUND:
         reasons.append("Triton is not installed")
     if q.dtype not in _DTYPES:
         reasons.append(
@@ -41,12 +43,6 @@ def unsupported_reasons(call: Call) -> list[str]:
 
 def _interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def _triton_is_here() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("triton") is not None
 
 
 def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
@@ -111,7 +107,7 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
             slopes, symmetric = _as_logits(part.slopes, part, scale), part.symmetric
         elif isinstance(part, DistanceBias):
             # Two tables must end together, for the kernels know one pair of ends.
-            table = _extend(_as_logits(part.table, part, scale), part.lo, part.hi, lo, hi)
+            table = _extend(_as_logits(part.table, part, scale), part.lo, part.hi, lo, hi).contiguous()
         elif isinstance(part, KeyBias):
             key = _as_logits(part.vector, part, scale)
         elif isinstance(part, RowBias):

@@ -13,7 +13,7 @@ from .fused_tiles import far_tiles, overlapping_tiles, padded
 
 @dataclass(eq=False)
 class Launch:
-    """What all kernels are given, under the names of their arguments."""
+    """The tensors and settings of a call, and what follows from them under the names of the kernels' arguments."""
 
     q: Tensor
     k: Tensor
@@ -56,6 +56,18 @@ class Launch:
         tokens = (self.q_index, self.k_index, self.q_segments, self.k_segments)
         return any(value is not None and value.shape[0] > 1 for value in tokens)
 
+    def signature(self) -> tuple[Any, ...]:
+        """Everything but the contents of the tensors: calls that agree in it are launched alike."""
+        tensors = (
+            self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.q_positions,
+            self.k_positions, self.q_index, self.k_index, self.q_segments, self.k_segments, self.padding,
+        )  # fmt: skip
+        settings = (
+            self.q.device, self.symmetric, self.aligned, self.lo, self.causal, self.window, self.scale,
+            self.softcap, self.dropout_p,
+        )  # fmt: skip
+        return settings + tuple([None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors])
+
     @property
     def heads(self) -> int:
         return self.q.shape[1]
@@ -70,16 +82,41 @@ class Launch:
         """Whether most tiles lie beyond the tables, so that few have to be looked up."""
         return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
 
-    def pointers(self) -> dict[str, Any]:
-        nothing = self.q  # a pointer that no kernel follows
+    def tensors(self) -> dict[str, Tensor]:
+        """What every kernel reads beside q, k and v."""
         names = {
             "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
-            "q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions,
             "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
             "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
             "padding_ptr": self.padding, "seed_ptr": self.seed,
         }  # fmt: skip
-        return {name: nothing if value is None else value for name, value in names.items()}
+        return self._followed_or_not(names)
+
+    def tile_tensors(self, m: int, n: int, *, of_queries: bool) -> dict[str, Tensor]:
+        """Where positions and segments are data: the positions, which tiles meet, which lie beyond the tables."""
+        ranges = far = None
+        if self.q_segments is not None and self.k_segments is not None:
+            ranges = overlapping_tiles(self.q_segments, self.k_segments, m, n, of_queries)
+        if self._has_far_tiles():
+            assert self.q_positions is not None
+            assert self.k_positions is not None
+            far = far_tiles(self.q_positions, self.k_positions, self.lo, self.hi, m, n, of_queries)
+        names = {
+            "q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions,
+            "range_ptr": ranges, "far_ptr": far,
+        }  # fmt: skip
+        return self._followed_or_not(names)
+
+    def _followed_or_not(self, names: dict[str, Tensor | None]) -> dict[str, Tensor]:
+        """Kernels do not follow pointers to what is not there, but something must be passed."""
+        return {name: self.q if value is None else value for name, value in names.items()}
+
+    def _has_far_tiles(self) -> bool:
+        return not self.aligned and (self.table is not None or self.row is not None)
+
+    def numbers(self) -> dict[str, Any]:
+        """What every kernel is told in numbers."""
+        return {**self.strides(), **self.scalars(), **self.flags()}
 
     def strides(self) -> dict[str, int]:
         q_tokens = self.q_index if self.q_index is not None else self.q_segments
@@ -90,12 +127,6 @@ class Launch:
             "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
             "padding_batch": _batch_stride(self.padding),
         }  # fmt: skip
-
-    def position_strides(self) -> dict[str, int]:
-        return {
-            "q_pos_batch": _batch_stride(self.q_positions),
-            "k_pos_batch": _batch_stride(self.k_positions),
-        }
 
     def scalars(self) -> dict[str, Any]:
         return {
@@ -120,22 +151,15 @@ class Launch:
             "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
         }  # fmt: skip
 
-    def tiles(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """Which tiles meet and which lie beyond the tables, for positions and segments that are data."""
-        nothing = torch.empty(0, dtype=torch.int32, device=self.q.device)
-        ranges = far = nothing
-        if self.q_segments is not None and self.k_segments is not None:
-            ranges = overlapping_tiles(self.q_segments, self.k_segments, m, n, of_queries)
-        if not self.aligned and (self.table is not None or self.row is not None):
-            assert self.q_positions is not None
-            assert self.k_positions is not None
-            far = far_tiles(self.q_positions, self.k_positions, self.lo, self.hi, m, n, of_queries)
+    def tile_numbers(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
+        """The same for kernels that know of positions and of tiles beyond the tables."""
+        tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         return {
-            "range_ptr": ranges, "far_ptr": far,
-            "range_batch": _batch_stride(ranges), "far_batch": _batch_stride(far),
+            "q_pos_batch": _batch_stride(self.q_positions), "k_pos_batch": _batch_stride(self.k_positions),
+            "range_batch": 2 * tiles * _any_batched(self.q_segments, self.k_segments),
+            "far_batch": 2 * tiles * _any_batched(self.q_positions, self.k_positions),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
-            **self.position_strides(),
         }  # fmt: skip
 
 
@@ -150,3 +174,7 @@ def strides_of(name: str, x: Tensor) -> dict[str, int]:
 
 def _batch_stride(x: Tensor | None) -> int:
     return 0 if x is None or x.dim() < 2 or x.shape[0] == 1 else x.stride(0)
+
+
+def _any_batched(*tensors: Tensor | None) -> bool:
+    return any(x is not None and x.shape[0] > 1 for x in tensors)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient
+from ..kernels.launch import Step
 from .fused_launch import Launch, rows_of_unit_stride, strides_of
 from .fused_tiles import FEW_QUERIES, key_shares, padded, tile_config
 
@@ -19,6 +21,26 @@ def _empty_as(x: Tensor, dim: int) -> Tensor:
     if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
         return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
     return x.new_empty(batch, heads, seq, dim)
+
+
+#: How calls of one signature are launched.
+_plans: dict[Hashable, Any] = {}
+
+
+def _kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= 1024:  # lengths that do not come back
+            _plans.clear()
+        plan = _plans[key] = make()
+    return plan
+
+
+class _ForwardPlan(NamedTuple):
+    attend: Step
+    config: dict[str, Any]
+    shares: int
+    merge: Step
 
 
 def forward(
@@ -42,28 +64,42 @@ def forward(
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-math.inf)
+    plan: _ForwardPlan = _kept_plan(launch.signature(), lambda: _plan_forward(launch, out))
+    into, into_lse = out, lse
+    if plan.shares > 1:
+        into = q.new_empty(plan.shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
+        into_lse = q.new_empty(plan.shares, batch, heads, q_len, dtype=torch.float32)
+    plan.attend(
+        q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse, **launch.tensors(),
+        **launch.tile_tensors(plan.config["M"], plan.config["N"], of_queries=True),
+    )  # fmt: skip
+    if plan.shares > 1:
+        plan.merge(shares_ptr=into, shares_lse_ptr=into_lse, out_ptr=out, lse_ptr=lse)
+    return out, lse
+
+
+def _plan_forward(launch: Launch, out: Tensor) -> _ForwardPlan:
+    batch, heads, q_len, v_dim = out.shape
     few = q_len <= FEW_QUERIES
     config = tile_config(
         "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
     )
     programs = -(-q_len // config["M"]) * batch * heads
-    shares = key_shares(programs, k.shape[2], config["N"], q.device)
-    into, into_lse = out, lse
-    if shares > 1:
-        into = q.new_empty(shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
-        into_lse = q.new_empty(shares, batch, heads, q_len, dtype=torch.float32)
-    attention_forward._attention_fwd_kernel[(programs, shares)](
-        q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse,
-        **launch.pointers(), **launch.strides(), **strides_of("out", into if shares == 1 else into[0]),
-        out_share=0 if shares == 1 else into.stride(0), **launch.scalars(), **launch.flags(),
-        **launch.tiles(config["M"], config["N"], of_queries=True), SPLIT=shares > 1, **config,
+    shares = key_shares(programs, launch.k.shape[2], config["N"], launch.q.device)
+    into = strides_of("out", out)
+    if shares > 1:  # written one after the other, contiguously
+        into = {"out_batch": heads * q_len * v_dim, "out_head": q_len * v_dim, "out_stride": v_dim}
+    attend = Step(
+        attention_forward._attention_fwd_kernel, (programs, shares),
+        {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
+         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
     )  # fmt: skip
-    if shares > 1:
-        attention_forward._merge_fwd_kernel[(q_len * batch * heads,)](
-            into, into_lse, out, lse, *out.stride()[:3], heads, q_len, shares,
-            V_DIM=v.shape[-1], DV=padded(v.shape[-1]), SHARES=1 << (shares - 1).bit_length(),
-        )  # fmt: skip
-    return out, lse
+    merge = Step(
+        attention_forward._merge_fwd_kernel, (q_len * batch * heads,),
+        {**strides_of("out", out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
+         "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
+    )  # fmt: skip
+    return _ForwardPlan(attend, config, shares, merge)
 
 
 forward_op = torch.library.custom_op("ordinate::fused_attention", forward, mutates_args=())
@@ -72,6 +108,18 @@ forward_op = torch.library.custom_op("ordinate::fused_attention", forward, mutat
 @forward_op.register_fake
 def _(q, k, v, *_):
     return _empty_as(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+class _BackwardPlan(NamedTuple):
+    shared: Step
+    queries: Step
+    queries_config: dict[str, Any]
+    keys: Step
+    keys_config: dict[str, Any]
+    key_tiles: int
+    table: Step | None
+    table_sums: tuple[int, ...]
+    fold: Step | None
 
 
 def backward(
@@ -104,25 +152,28 @@ def backward(
         for part in ("q", "k", "v"):
             grads[part].zero_()
         return tuple(grads.values())  # type: ignore[return-value]
-    batch, heads, q_len, _ = q.shape
-    shared = torch.empty_like(lse)
+    wanted = (grad_slopes, grad_table, grad_key, grad_row)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
-    query_gradient._shared_kernel[(-(-q_len // 64) * batch * heads,)](
-        out, grad, lse if lse_pull is None else lse_pull, shared,
-        *out.stride()[:3], *grad.stride()[:3], heads, q_len,
-        V_DIM=v.shape[-1], DV=padded(v.shape[-1]), M=64, GRAD_LSE=grad_lse is not None,
-    )  # fmt: skip
+    plan: _BackwardPlan = _kept_plan(
+        (launch.signature(), grad.stride(), out.stride(), wanted, grad_lse is None),
+        lambda: _plan_backward(launch, out, grad, grads, wanted, grad_lse is not None),
+    )
+    shared = torch.empty_like(lse)
+    plan.shared(
+        out_ptr=out, grad_ptr=grad, shared_ptr=shared, grad_lse_ptr=lse if lse_pull is None else lse_pull
+    )
     common = {
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "lse_ptr": lse,
-        "shared_ptr": shared, **launch.pointers(), **launch.strides(), **strides_of("grad", grad),
-        **launch.scalars(), **launch.flags(),
+        "shared_ptr": shared, **launch.tensors(),
     }  # fmt: skip
-    # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
-    summed = grad_slopes or grad_table or grad_key or grad_row
-    _queries_backward(launch, common, grads, lse_pull, grad_table, grad_row, summed)
-    _keys_backward(launch, common, grads, grad_slopes, grad_key)
-    if grad_table and aligned:
-        _table_backward(launch, common, grads["table"])
+    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_table, grad_row)
+    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key)
+    sums = past
+    if plan.table is not None:
+        sums = torch.empty(plan.table_sums, device=q.device)
+        plan.table(sums_ptr=sums, **common)
+    if plan.fold is not None:
+        plan.fold(sums_ptr=sums, past_ptr=past, future_ptr=future, grad_table_ptr=grads["table"])
     return tuple(grads.values())  # type: ignore[return-value]
 
 
@@ -133,59 +184,87 @@ def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
 
 
 def _queries_backward(
-    launch: Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_lse: Tensor | None,
-    grad_table: bool, grad_row: bool, balanced: bool,
-) -> None:  # fmt: skip
-    batch, heads, q_len, _ = launch.q.shape
-    ends = grad_table or grad_row
+    launch: Launch, plan: _BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
+    grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
-    if ends:
-        past, future = (torch.empty_like(past) for _ in range(2))
-    row_grad = grads["row"]
+    if grad_table or grad_row:
+        past, future = torch.empty((2, *past.shape), device=past.device).unbind(0)
+    batch, row_grad = launch.q.shape[0], grads["row"]
     if grad_row and row_grad.shape[0] != batch:
         row_grad = row_grad.new_zeros(batch, *row_grad.shape[1:])
-    config = tile_config("queries", launch.q, launch.v, launch.table is not None)
-    query_gradient._attention_bwd_q_kernel[(-(-q_len // config["M"]) * batch * heads,)](
-        **common, **launch.tiles(config["M"], config["N"], of_queries=True),
-        grad_q_ptr=grads["q"], **strides_of("grad_q", grads["q"]),
+    config = plan.queries_config
+    plan.queries(
+        **common, **launch.tile_tensors(config["M"], config["N"], of_queries=True), grad_q_ptr=grads["q"],
         grad_row_ptr=row_grad if grad_row else past, grad_table_ptr=grads["table"] if grad_table else past,
         past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
-        ENDS=ends, GRAD_ROW=grad_row, SCATTER=grad_table and not launch.aligned,
-        BALANCED=balanced, GRAD_LSE=grad_lse is not None, **config,
     )  # fmt: skip
-    if grad_table:
-        grads["table"][:, -1] += past.sum(dim=(0, 2))
-        grads["table"][:, 0] += future.sum(dim=(0, 2))
     if grad_row:
         row_grad[..., -1] += past
         row_grad[..., 0] += future
         if row_grad is not grads["row"]:
             grads["row"].copy_(row_grad.sum(dim=0, keepdim=True))
+    return past, future
 
 
 def _keys_backward(
-    launch: Launch, common: dict[str, Any], grads: dict[str, Tensor], grad_slopes: bool, grad_key: bool
-) -> None:
-    batch, heads = launch.q.shape[:2]
-    k_len = launch.k.shape[2]
-    config = tile_config("keys", launch.q, launch.v, launch.table is not None)
-    tiles = -(-k_len // config["N"])
+    launch: Launch, plan: _BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
+    grad_slopes: bool, grad_key: bool,
+) -> None:  # fmt: skip
+    batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
     key_grad = slope_shares = common["shared_ptr"]  # a pointer that is not followed
     if grad_key:
         key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
     if grad_slopes:
-        slope_shares = torch.empty(batch, heads, tiles, device=launch.q.device)
-    key_gradient._attention_bwd_kv_kernel[(tiles * batch * launch.k.shape[1],)](
-        **common, **launch.tiles(config["M"], config["N"], of_queries=False),
-        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"],
-        **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
-        grad_key_ptr=key_grad, grad_slope_ptr=slope_shares,
-        GRAD_KEY=grad_key, GRAD_SLOPE=grad_slopes, EVEN=_fills_tiles(launch, config["M"]), **config,
+        slope_shares = torch.empty(batch, heads, plan.key_tiles, device=launch.q.device)
+    config = plan.keys_config
+    plan.keys(
+        **common, **launch.tile_tensors(config["M"], config["N"], of_queries=False),
+        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_slope_ptr=slope_shares,
     )  # fmt: skip
     if grad_key:
         grads["key"].copy_(key_grad if grads["key"].shape[0] == batch else key_grad.sum(0, keepdim=True))
     if grad_slopes:
-        grads["slopes"].copy_(slope_shares.sum(dim=(0, 2)))
+        torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
+
+
+def _plan_backward(
+    launch: Launch, out: Tensor, grad: Tensor, grads: dict[str, Tensor],
+    wanted: tuple[bool, bool, bool, bool], grad_lse: bool,
+) -> _BackwardPlan:  # fmt: skip
+    grad_slopes, grad_table, grad_key, grad_row = wanted
+    batch, heads, q_len, v_dim = out.shape
+    has_table = launch.table is not None
+    numbers = {**launch.numbers(), **strides_of("grad", grad)}
+    shared = Step(
+        query_gradient._shared_kernel, (-(-q_len // 64) * batch * heads,),
+        {**strides_of("out", out), **strides_of("grad", grad), "heads": heads, "q_len": q_len,
+         "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
+    )  # fmt: skip
+    of_queries = tile_config("queries", launch.q, launch.v, has_table)
+    queries = Step(
+        query_gradient._attention_bwd_q_kernel, (-(-q_len // of_queries["M"]) * batch * heads,),
+        {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
+         **strides_of("grad_q", grads["q"]), "ENDS": grad_table or grad_row, "GRAD_ROW": grad_row,
+         "SCATTER": grad_table and not launch.aligned, "GRAD_LSE": grad_lse,
+         # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
+         "BALANCED": any(wanted), **of_queries},
+    )  # fmt: skip
+    of_keys = tile_config("keys", launch.q, launch.v, has_table)
+    key_tiles = -(-launch.k.shape[2] // of_keys["N"])
+    keys = Step(
+        key_gradient._attention_bwd_kv_kernel, (key_tiles * batch * launch.k.shape[1],),
+        {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
+         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
+         "GRAD_KEY": grad_key, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]),
+         **of_keys},
+    )  # fmt: skip
+    table = fold = None
+    sums: tuple[int, ...] = ()
+    if grad_table:
+        table, sums, fold = _plan_table(launch, numbers)
+    return _BackwardPlan(shared, queries, of_queries, keys, of_keys, key_tiles, table, sums, fold)
 
 
 def _fills_tiles(launch: Launch, m: int) -> bool:
@@ -194,9 +273,12 @@ def _fills_tiles(launch: Launch, m: int) -> bool:
     return launch.q.shape[2] % m == 0 and all(dim == padded(dim) for dim in dims)
 
 
-def _table_backward(launch: Launch, common: dict[str, Any], table_grad: Tensor) -> None:
-    """Distances strictly between the table's ends; the ends come with the queries."""
+def _plan_table(
+    launch: Launch, numbers: dict[str, Any]
+) -> tuple[Step | None, tuple[int, ...], Step]:  # fmt: skip
+    """Distances strictly between the table's ends, along diagonals; then these and the ends into the table."""
     batch, heads, q_len, _ = launch.q.shape
+    assert launch.table is not None
     config = tile_config("table", launch.q, launch.v, True)
     m = config["M"]
     first = -((m - 2 - launch.lo) // m)
@@ -206,23 +288,29 @@ def _table_backward(launch: Launch, common: dict[str, Any], table_grad: Tensor) 
     # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
     first = max(first, -((q_len + m - 2) // m))
     last = min(last, (launch.k.shape[2] + m - 2) // m)
-    if launch.hi - launch.lo < 2 or last < first:
-        return
-    diagonals, tiles = last - first + 1, -(-q_len // m)
-    # Enough programs to fill a device, few enough that their sums stay small beside q.
-    runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
-    run = -(-tiles // runs) * m
-    sums = torch.empty(batch * runs, heads, diagonals, 2 * m, device=launch.q.device)
-    unused = ("q_pos_ptr", "k_pos_ptr")
-    shared = {name: value for name, value in common.items() if name not in unused}
-    table_gradient._table_grad_kernel[(diagonals * heads * batch * runs,)](
-        **shared, sums_ptr=sums, first_diagonal=first, diagonals=diagonals, run=run, runs=runs, **config
-    )
-    start = torch.arange(first, last + 1, device=sums.device)[:, None] * m
-    distance = (start + torch.arange(2 * m, device=sums.device) - (m - 1)).flatten()
-    inside = (distance > launch.lo) & (distance < launch.hi)
-    place = (distance - launch.lo).clamp(0, launch.hi - launch.lo)
-    table_grad.index_add_(1, place, sums.sum(dim=0).flatten(1) * inside)
+    step: Step | None = None
+    sums: tuple[int, ...] = ()
+    rows = diagonals = 0
+    if launch.aligned and launch.hi - launch.lo >= 2 and last >= first:
+        diagonals, tiles = last - first + 1, -(-q_len // m)
+        # Enough programs to fill a device, few enough that their sums stay small beside q.
+        runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
+        rows = batch * runs
+        sums = (rows, heads, diagonals, 2 * m)
+        step = Step(
+            table_gradient._table_grad_kernel, (diagonals * heads * rows,),
+            {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
+             "runs": runs, **config},
+        )  # fmt: skip
+    table_len = launch.table.shape[-1]
+    block = min(128, max(16, 1 << (table_len - 1).bit_length()))
+    fold = Step(
+        table_gradient._fold_table_kernel, (-(-table_len // block) * heads,),
+        {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
+         "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMMED": step is not None,
+         "M": m, "BLOCK": block},
+    )  # fmt: skip
+    return step, sums, fold
 
 
 backward_op = torch.library.custom_op("ordinate::fused_attention_backward", backward, mutates_args=())
@@ -268,13 +356,16 @@ forward_op.register_autograd(_autograd, setup_context=_setup_context)
 
 
 class _Attention(torch.autograd.Function):
-    """The same without the operators' way through the dispatcher, which costs as much as a short kernel."""
+    """The same without the operators' way through the dispatcher, which costs as much as a short kernel.
+
+    A ``setup_context`` of its own would have PyTorch bind the arguments to a signature, which costs half as much.
+    """
 
     @staticmethod
-    def forward(*inputs):
-        return forward(*inputs)
-
-    setup_context = staticmethod(_setup_context)
+    def forward(ctx, *inputs):
+        output = forward(*inputs)
+        _setup_context(ctx, inputs, output)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -283,8 +374,8 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(*inputs) -> tuple[Tensor, Tensor]:
-    """The operator where a compiler looks on, the bare function where none does."""
-    if torch.compiler.is_compiling():
+    """The operator where a compiler or ``torch.func`` looks on, the bare function where none does."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         out, lse = torch.ops.ordinate.fused_attention(*inputs)
     elif torch.is_grad_enabled():
         out, lse = _Attention.apply(*inputs)

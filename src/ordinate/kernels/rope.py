@@ -18,12 +18,19 @@ Arithmetic is float32 without contraction to fused multiply-adds: each result is
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .launch import Step
+
+Ints = tuple[int, ...]
+Size = torch.Size
 
 
 @triton.jit
@@ -208,41 +215,50 @@ def turn(
         inverse: Turn the other way, which is the gradient.
         tiling: Sizes to use instead of `choose_tiling`'s, for measurements.
     """
-    batch, q_heads, q_len, head_dim = q.shape
-    k_heads, k_len, pairs = k.shape[1], k.shape[2], q_cos.shape[2]
-    q_stride_batch, q_stride_head, q_stride_seq, _ = q.stride()
-    k_stride_batch, k_stride_head, k_stride_seq, _ = k.stride()
-    q_out_stride_batch, q_out_stride_head, q_out_stride_seq, _ = q_out.stride()
-    k_out_stride_batch, k_out_stride_head, k_out_stride_seq, _ = k_out.stride()
-    # The largest power of two, up to 16, that divides every stride is their lowest common set bit.
-    bits = (
-        q_stride_batch | q_stride_head | q_stride_seq | k_stride_batch | k_stride_head | k_stride_seq
-        | q_out_stride_batch | q_out_stride_head | q_out_stride_seq
-        | k_out_stride_batch | k_out_stride_head | k_out_stride_seq | 16
-    )  # fmt: skip
-    if batch * (q_heads * q_len + k_heads * k_len) == 0:
+    if q.numel() + k.numel() == 0:
         return
-    copy_rest = 2 * pairs < head_dim and q_out is not q
+    step = _step(
+        q.shape, k.shape, q.stride(), k.stride(), q_out.stride(), k_out.stride(), q_cos.shape, k_cos.shape,
+        q.dtype, q.device, q_out is q, interleaved, inverse, tiling,
+    )  # fmt: skip
+    step(
+        q_ptr=q, k_ptr=k, q_out_ptr=q_out, k_out_ptr=k_out,
+        q_cos_ptr=q_cos, q_sin_ptr=q_sin, k_cos_ptr=k_cos, k_sin_ptr=k_sin,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _step(
+    q_shape: Size, k_shape: Size, q_stride: Ints, k_stride: Ints, q_out_stride: Ints, k_out_stride: Ints,
+    q_table: Size, k_table: Size, dtype: torch.dtype, device: torch.device,
+    in_place: bool, interleaved: bool, inverse: bool, tiling: Tiling | None,
+) -> Step:  # fmt: skip
+    """The launch for tensors like these; kernels are compiled for a dtype and loaded on a device."""
+    batch, q_heads, q_len, head_dim = q_shape
+    k_heads, k_len, pairs = k_shape[1], k_shape[2], q_table[2]
+    strides = {
+        f"{name}_stride_{axis}": stride
+        for name, ints in (("q", q_stride), ("k", k_stride), ("q_out", q_out_stride), ("k_out", k_out_stride))
+        for axis, stride in zip(("batch", "head", "seq"), ints, strict=False)
+    }  # fmt: skip
+    # The largest power of two, up to 16, that divides every stride is their lowest common set bit.
+    bits = reduce(or_, strides.values(), 16)
+    copy_rest = 2 * pairs < head_dim and not in_place
     if tiling is None:
         tiling = choose_tiling(
             batch=batch, heads=q_heads + k_heads, seq=max(q_len, k_len), head_dim=head_dim,
-            pairs=pairs, itemsize=q.element_size(), copy_rest=copy_rest,
+            pairs=pairs, itemsize=dtype.itemsize, copy_rest=copy_rest,
         )  # fmt: skip
     block_seq, block_heads, num_warps = tiling
     groups = -(-q_heads // block_heads) - (-k_heads // block_heads)
     programs = groups * batch * -(-max(q_len, k_len) // block_seq)
-    _rope_turn_kernel[(programs,)](
-        q, k, q_out, k_out, q_cos, q_sin, k_cos, k_sin,
-        q_stride_batch, q_stride_head, q_stride_seq,
-        k_stride_batch, k_stride_head, k_stride_seq,
-        q_out_stride_batch, q_out_stride_head, q_out_stride_seq,
-        k_out_stride_batch, k_out_stride_head, k_out_stride_seq,
-        0 if q_cos.shape[0] == 1 else q_len, 0 if k_cos.shape[0] == 1 else k_len,
-        batch, q_heads, k_heads, q_len, k_len,
-        HEAD_DIM=head_dim, PAIRS=pairs, INTERLEAVED=interleaved, INVERSE=inverse,
-        COPY_REST=copy_rest, ALIGNMENT=bits & -bits,
-        BLOCK_SEQ=block_seq, BLOCK_HEADS=block_heads,
-        BLOCK_PAIRS=triton.next_power_of_2(pairs),
-        BLOCK_REST=triton.next_power_of_2(max(1, head_dim - 2 * pairs)),
-        num_warps=num_warps, enable_fp_fusion=False,
-    )  # fmt: skip
+    numbers = {
+        "q_table_rows": 0 if q_table[0] == 1 else q_len, "k_table_rows": 0 if k_table[0] == 1 else k_len,
+        "batch": batch, "q_heads": q_heads, "k_heads": k_heads, "q_len": q_len, "k_len": k_len,
+        "HEAD_DIM": head_dim, "PAIRS": pairs, "INTERLEAVED": interleaved, "INVERSE": inverse,
+        "COPY_REST": copy_rest, "ALIGNMENT": bits & -bits, "BLOCK_SEQ": block_seq, "BLOCK_HEADS": block_heads,
+        "BLOCK_PAIRS": triton.next_power_of_2(pairs),
+        "BLOCK_REST": triton.next_power_of_2(max(1, head_dim - 2 * pairs)),
+        "num_warps": num_warps, "enable_fp_fusion": False,
+    }  # fmt: skip
+    return Step(_rope_turn_kernel, (programs,), strides | numbers)

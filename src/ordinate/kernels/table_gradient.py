@@ -111,3 +111,46 @@ def _table_grad_kernel(
     sums = tl.sum(tl.where(inside, skewed, 0.0), 0)
     place = tl.program_id(0).to(tl.int64)
     tl.store(sums_ptr + place * (2 * M) + t, sums)
+
+
+@triton.jit
+def _fold_table_kernel(
+    sums_ptr, past_ptr, future_ptr, grad_table_ptr,
+    heads, q_len, batch, table_len, table_lo, first_diagonal, diagonals, rows,
+    SUMMED: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Entries of one head's gradient: the two ends from all queries, those in between from the diagonals.
+
+    Where positions are data there are no diagonals, and those in between are in the table already.
+    """
+    block, h = tile_and_head(tl.cdiv(table_len, BLOCK))
+    h64 = h.to(tl.int64)
+    entry = block * BLOCK + tl.arange(0, BLOCK)
+    place = grad_table_ptr + h64 * table_len + entry
+    inside = (entry > 0) & (entry < table_len - 1)
+    if SUMMED:
+        # Each distance lies on two neighbouring diagonals of tiles, M entries further on the one before.
+        offset = table_lo + entry + (M - 1) - first_diagonal * M
+        diagonal, t = offset // M, offset % M
+        after = inside & (offset >= 0) & (diagonal < diagonals)
+        before = inside & (offset >= M) & (diagonal <= diagonals)
+        total = tl.zeros([BLOCK], dtype=tl.float32)
+        for row in range(rows):
+            start = sums_ptr + (row * heads + h64) * diagonals * (2 * M)
+            total += tl.load(start + diagonal * (2 * M) + t, mask=after, other=0.0)
+            total += tl.load(start + (diagonal - 1) * (2 * M) + t + M, mask=before, other=0.0)
+    else:
+        total = tl.load(place, mask=inside, other=0.0)
+    # Only the programs that hold an end have queries to add up.
+    past = tl.zeros([1024], dtype=tl.float32)
+    future = tl.zeros([1024], dtype=tl.float32)
+    if (block == 0) | (block == tl.cdiv(table_len, BLOCK) - 1):
+        for b in range(batch):
+            start = (b * heads + h64) * q_len
+            for first in range(0, q_len, 1024):
+                query = first + tl.arange(0, 1024)
+                past += tl.load(past_ptr + start + query, mask=query < q_len, other=0.0)
+                future += tl.load(future_ptr + start + query, mask=query < q_len, other=0.0)
+    total += tl.where(entry == table_len - 1, tl.sum(past, 0), 0.0)
+    total += tl.where(entry == 0, tl.sum(future, 0), 0.0)
+    tl.store(place, total, mask=entry < table_len)

@@ -91,9 +91,10 @@ def _rotate(
 
 
 def _is_plain(q: Tensor, k: Tensor) -> bool:
-    """Whether nobody watches: no compiler, tracer, dispatch mode, subclass or forward-mode gradient."""
+    """Whether nobody watches: no compiler, transform, tracer, dispatch mode, subclass or forward-mode gradient."""
     return not (
         torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
         or _python_dispatch.is_in_torch_dispatch_mode()
         or torch.jit.is_tracing()
         or type(q) is not Tensor
@@ -168,8 +169,12 @@ def _turn_back(ctx, q_grad: Tensor, k_grad: Tensor):
 class _Rotate(torch.autograd.Function):
     """The operator's gradient without the operator."""
 
-    forward = staticmethod(_launch)
-    setup_context = staticmethod(_save_tables)
+    @staticmethod
+    def forward(ctx, *inputs):
+        turned = _launch(*inputs)
+        _save_tables(ctx, inputs, turned)
+        return turned
+
     backward = staticmethod(_turn_back)
 
 
