@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "transformers", "rotary-embedding-torch", "x-transformers")
+PACKAGES = ("torch", "numba", "transformers", "rotary-embedding-torch", "x-transformers")
 
 
 def interleaved(
