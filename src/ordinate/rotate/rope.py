@@ -20,6 +20,7 @@ from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
 from ..positions import as_positions, check_lengths, resolve
 from ..scaling import Scaling, describe, frequencies
+from . import kept
 from .layout import Layout
 from .rotation import Rotation
 
@@ -193,12 +194,31 @@ class RoPE(PositionEncoding):
     ]:
         queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
         check_lengths(lengths, batch=q.shape[0])
+        if q_positions is None and k_positions is None and self._is_the_same_everywhere():
+            q_rotation = self._in_order(queries, k.shape[-2] - q.shape[-2])
+            return q_rotation.apply_both(q, k, None if keys is queries else self._in_order(keys, 0))
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
         q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys))
         if keys is queries and q_lengths is k_lengths:
             return q_rotation.apply_both(q, k)
         k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
         return q_rotation.apply_both(q, k, k_rotation)
+
+    def _is_the_same_everywhere(self) -> bool:
+        """Whether the angles at given positions follow from settings that cannot change."""
+        frozen = getattr(self.scaling, "__dataclass_params__", None)
+        return not self.length_dependent and (
+            self.scaling is None or (frozen is not None and frozen.frozen)
+        )
+
+    def _in_order(self, positions: Tensor, start: int) -> Rotation:
+        """The rotation at ``start`` and onward."""
+        settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
+        seq, device = positions.shape[-1], positions.device
+        angles = seq * self.rotary_dim // 2
+        return kept.rotation(
+            (settings, start, seq, device), angles, device, lambda: self._at(positions, None)
+        )
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]
