@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import random
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ordinate.lab.config import RunConfig
-from ordinate.lab.records import Sweep, write_json
+from ordinate.lab.records import Sweep, sha256_of, write_json
 
 # In-length loss, and how much of it each doubling of the length adds.
 SHAPES = {
@@ -22,7 +21,6 @@ SHAPES = {
     "t5": (1.63, 0.03),
     "clipped:max_distance=16": (1.66, 0.01),
 }
-LOG_EVERY, VALIDATE_EVERY = 10, 40
 LENGTHS = (64, 96, 128, 256, 512)
 REFUSED = "positions must be below max_positions 64, got 95"
 
@@ -39,7 +37,8 @@ def write_sweep(
 ) -> Sweep:
     """A whole comparison, the same for the same arguments."""
     settings = {
-        "steps": 400,
+        "steps": 40,
+        "validate_every": 4,
         "lengths": LENGTHS,
         "task": "passkey" if accuracy else "language",
         **settings,
@@ -61,9 +60,9 @@ def write_run(
     level, slope = SHAPES.get(config.spec, (1.7, 0.1))
     level += draw.gauss(0, noise)
     metrics = [{"kind": "baseline", "name": "byte bigram", "loss": 2.47}]
-    for step in range(LOG_EVERY, config.steps + 1, LOG_EVERY):
+    for step in range(1, config.steps + 1):
         fall = math.exp(-6 * step / config.steps)
-        norm = 9.0 if (config.spec, config.seed, step) == ("t5", 1, 300) else 0.6 + 0.1 * draw.random()
+        norm = 9.0 if (config.spec, config.seed, step) == ("t5", 1, 30) else 0.6 + 0.1 * draw.random()
         metrics.append(
             {
                 "kind": "train", "step": step, "loss": level + 3 * fall + draw.gauss(0, 0.03),
@@ -71,7 +70,7 @@ def write_run(
                 "tokens": step * 2048, "seconds": step * 0.05,
             }
         )  # fmt: skip
-        if step % VALIDATE_EVERY == 0:
+        if step % config.validate_every == 0 or step == config.steps:
             metrics.append({"kind": "validation", "step": step, "loss": level + 3 * fall})
     metrics.append(
         {
@@ -97,9 +96,25 @@ def finish(directory: Path, config: RunConfig, metrics: list[dict]) -> None:
         "torch": "2.13.0",
         "python": "3.11.7",
         "device": "cpu, 2 threads",
+        "threads": 2,
     }
-    write_json(directory / "environment.json", environment)
-    write_json(directory / "result.json", {"metrics_sha256": hashlib.sha256(content).hexdigest()})
+    write_json(directory / "environment.json", [environment])
+    sign(directory)
+
+
+def sign(directory: Path, state: str = "finished", reason: str = "") -> None:
+    """Write the result of a run, with checksums that fit what is there."""
+    names = ("config.json", "environment.json", "metrics.jsonl")
+    digests = {name: sha256_of(directory / name) for name in names}
+    write_json(directory / "result.json", {"state": state, "reason": reason, "sha256": digests})
+
+
+def diverge(directory: Path, step: int = 9) -> None:
+    """Make a run one that diverged, as the engine records it."""
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if line.get("step", step) < step]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    sign(directory, "diverged", f"at step {step} its loss is nan")
 
 
 def rewrite(directory: Path, change) -> None:

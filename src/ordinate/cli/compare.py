@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -34,7 +36,7 @@ _EPILOG = """Examples:
   ordinate compare --seeds 3 --cluster auto          as many runs at once as there are cores
   torchrun --nproc-per-node 8 -m ordinate compare --preset gpu
 
-Exit code: 0 when every run is finished, 2 for misuse.
+Exit code: 0 when every run is finished, 1 when one diverged or was damaged, 2 for misuse.
 """
 
 
@@ -102,9 +104,10 @@ def compare_command(
     given = {name: value for name, value in changes.items() if value is not None}
     try:
         _compare(names or [], preset, seeds, given, out, resume, as_json, cluster, tensorboard, report)
-    except Misuse:
-        if _rank():  # of several processes, one speaks
-            raise typer.Exit(2) from None
+    except Misuse as misuse:
+        if _rank():
+            _let_the_first_speak()
+            raise Misuse(f"process {_rank()}: {misuse}", misuse.hint) from None
         raise
 
 
@@ -126,7 +129,7 @@ def _compare(
     from ..lab.processes import Processes
     from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
-    from ..lab.sweep import check_room, run_all
+    from ..lab.sweep import check_room, run_all, unreached
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
@@ -154,7 +157,8 @@ def _compare(
         if processes.main:
             check_room(sweep, out)
         with progress:
-            progress.say(f"{len(sweep.configs())} runs, records in {out}")
+            for sentence in unreached(sweep):
+                progress.say(sentence)
             if cluster is None:
                 run_all(sweep, out, progress, observers=_observers(tensorboard), processes=processes)
             else:
@@ -167,8 +171,6 @@ def _compare(
         raise Misuse(
             f"--out must be a folder that can be written to, got {out}: {error.strerror}", _HELP
         ) from None
-    except ArithmeticError as error:
-        raise Misuse(str(error), "a lower --learning-rate") from None
     except ClusterError as error:
         hint = again if (out / "sweep.json").exists() else "ray start --head, then --cluster auto"
         raise Misuse(_in_options(str(error)), hint) from None
@@ -178,7 +180,7 @@ def _compare(
     finally:
         processes.leave()
     if processes.main:
-        _present(out, as_json, report)
+        _present(out, as_json, report, again)
 
 
 def _planned(
@@ -212,43 +214,57 @@ def _resumed(
     elsewhere: bool,
 ):  # fmt: skip
     """A comparison on disk, with encodings or seeds added to it if asked."""
-    from ..lab.config import RunConfig
+    from ..checks import check_positive_int
+    from ..lab.build import make_task
+    from ..lab.config import RunConfig, distinct
     from ..lab.records import Sweep
-    from ..lab.sweep import check_config
-    from ..lab.train import make_encoding, make_task
+    from ..lab.sweep import check_arms, check_config
 
     if out is None:
         raise Misuse("--resume needs --out, the folder of the comparison to go on with", _HELP)
+    if preset is not None:
+        raise Misuse("--preset must be left out with --resume, whose settings are on disk", _HELP)
     try:
         sweep = Sweep.load(out)
         config = RunConfig.from_dict({"spec": "none", "seed": 0, **sweep.settings})
         check_config(config, elsewhere=elsewhere)
         make_task(config)
-        for spec in names:
-            make_encoding(spec, config)
+        arms = distinct((*sweep.arms, *names))
+        check_arms(arms, config)
+        check_positive_int("seeds", 1 if seeds is None else seeds)
+        for name, value in given.items():
+            _check_as_before(name, value, config, out)
     except (ValueError, TypeError, OSError) as error:
         raise Misuse(_in_options(str(error)), _hint_for(str(error))) from None
-    if preset is not None:
-        raise Misuse("--preset must be left out with --resume, whose settings are on disk", _HELP)
-    for name, value in given.items():
-        held = getattr(config, name)
-        if name == "lengths":
-            named = _lengths(value, {"train_length": config.train_length}, "quick")
-            value = tuple(sorted({config.train_length, *named}))
-        if value != held:
-            option = _option(name)
-            raise Misuse(
-                f"{option} must be {held} as the comparison in {out} has it, got {value}",
-                "another --out for another comparison",
-            )
-    count = max(len(sweep.seeds), seeds or 0)
-    arms = tuple(dict.fromkeys((*sweep.arms, *names)))
+    count = len(sweep.seeds) if seeds is None else seeds
+    if count < len(sweep.seeds):
+        raise _differs("--seeds", f"at least {len(sweep.seeds)}", out, count)
+    unused = (seed for seed in itertools.count() if seed not in sweep.seeds)
+    more = tuple(itertools.islice(unused, count - len(sweep.seeds)))
     words = shlex.split(sweep.command)
-    if arms != sweep.arms:  # the recorded command should still do all of it again
-        words += [spec for spec in arms if spec not in words]
-    if count != len(sweep.seeds):
+    words += arms[len(sweep.arms) :]  # the recorded command should still do all of it again
+    if more:
         words += ["--seeds", str(count)]
-    return dataclasses.replace(sweep, arms=arms, seeds=tuple(range(count)), command=shlex.join(words))
+    return dataclasses.replace(sweep, arms=arms, seeds=(*sweep.seeds, *more), command=shlex.join(words))
+
+
+def _check_as_before(name: str, value: Any, config: Any, out: Path) -> None:
+    """A setting that is given again must be the one on disk."""
+    held = getattr(config, name)
+    if name == "lengths":
+        named = _lengths(value, {"train_length": config.train_length}, "quick")
+        value = tuple(sorted({config.train_length, *named}))
+    elif name == "text":
+        value = tuple(str(Path(path).expanduser().resolve()) for path in value)
+    if value != held:
+        raise _differs(_option(name), held, out, value)
+
+
+def _differs(option: str, held: object, out: Path, value: object) -> Misuse:
+    return Misuse(
+        f"{option} must be {held} as the comparison in {out} has it, got {value}",
+        "another --out for another comparison",
+    )
 
 
 def _lengths(text: str, changes: dict[str, Any], preset: str) -> tuple[int, ...]:
@@ -305,9 +321,12 @@ def _option(name: str) -> str:
 def _in_options(sentence: str) -> str:
     """A message about a setting, said of the option that gives it."""
     first, _, rest = sentence.partition(" ")
-    options = ("train_length", "lengths", "steps", "seeds", "text", "device", "batch", "d_model",
-               "num_layers", "num_heads", "learning_rate", "out", "cluster")  # fmt: skip
-    return f"{_option(first)} {rest}" if first in options else sentence
+    if first in ("lengths", "steps", "seeds", "text", "device", "batch", "out", "cluster", "extensions"):
+        sentence = f"{_option(first)} {rest}"
+    # These are no words of any language, wherever they stand.
+    for name in ("train_length", "d_model", "num_layers", "num_heads", "learning_rate"):
+        sentence = re.sub(rf"\b{name}\b", _option(name), sentence)
+    return re.sub(r"\bhead_dim\b", "head_dim (--d-model / --heads)", sentence)
 
 
 def _hint_for(sentence: str) -> str:
@@ -333,21 +352,45 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _present(out: Path, as_json: bool, write: bool) -> None:
+def _let_the_first_speak(seconds: float = 30.0) -> None:
+    """Of several processes one speaks, and torchrun ends the others when it is done.
+
+    A process that is still there after a while has found something that the first has not.
+    """
+    time.sleep(seconds)
+
+
+def _present(out: Path, as_json: bool, write: bool, again: str) -> None:
     """Write the report, where there is something to draw it with, and print what came out."""
     # Only here: a machine that only trains has no need of what draws.
+    from ..lab.records import read_runs
     from .report import make_report, print_report
 
-    try:
-        report = make_report(out, write=write)
-    except Misuse as misuse:
-        print(f"no report is written: {misuse}\n\nhint: {misuse.hint}", file=sys.stderr)
-        report = make_report(out, write=False)
-    for one in report.left_out:
-        print(f"left out: {one}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"out": str(out), **report.to_dict()}, indent=2, ensure_ascii=False))
-        return
-    print_report(Console(), report)
-    for path in report.files[:1]:
-        print(f"\nreport: {path}", file=sys.stderr)
+    _, runs = read_runs(out)
+    if any(run.state == "finished" for run in runs):
+        try:
+            report = make_report(out, write=write)
+        except Misuse as misuse:
+            print(f"no report is written: {misuse}\n\nhint: {misuse.hint}", file=sys.stderr)
+            report = make_report(out, write=False)
+        for one in report.left_out:
+            print(f"left out: {one}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"out": str(out), **report.to_dict()}, indent=2, ensure_ascii=False))
+        else:
+            print_report(Console(), report)
+            for path in report.files[:1]:
+                print(f"\nreport: {path}", file=sys.stderr)
+    bad = [run for run in runs if run.state != "finished"]
+    if bad:
+        diverged = any(run.state == "diverged" for run in bad)
+        hint = "a lower --learning-rate, and another --out" if diverged else again
+        told = "; ".join(f"{run.directory.name} {_ended(run)}" for run in bad)
+        print(
+            f"\n{len(bad)} of {len(runs)} runs did not finish: {told}\n\nhint: {hint}", file=sys.stderr
+        )
+        raise typer.Exit(1)
+
+
+def _ended(run: Any) -> str:
+    return f"diverged: {run.reason}" if run.state == "diverged" else f"is {run.state}: {run.reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,12 +61,16 @@ def make_report(directory: Path, *, write: bool = True) -> Report:
         raise Misuse(
             f"DIR must be the folder of a comparison, got {directory}, "
             f"which is {'no folder' if directory.exists() else 'not there'}",
-            f"ordinate compare --out {directory}",
+            f"ordinate report {shlex.quote(str(directory.parent))}"
+            if (directory.parent / "sweep.json").is_file()
+            else "ordinate compare --out runs/demo makes one",
         )
     try:
         return write_report(directory) if write else read_report(directory)
     except NothingToReport as nothing:
-        raise Misuse(str(nothing), f"ordinate compare --resume --out {directory}") from None
+        raise Misuse(
+            str(nothing), f"ordinate compare --resume --out {shlex.quote(str(directory))}"
+        ) from None
     except (FileNotFoundError, ValueError) as error:
         raise Misuse(str(error), "ordinate compare --help") from None
     except ModuleNotFoundError as missing:

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from .records import write_atomically
+from .config import RunConfig
+from .records import Mark, write_atomically
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
 class State:
-    """How far a run is. Batches follow from the step, so no generator has a state to keep."""
+    """How far a run is. Batches follow from the step, so no generator has a state to keep.
 
+    Attributes:
+        config: Whose state this is.
+        mark: The lines of the metrics that led to it.
+    """
+
+    config: RunConfig
     step: int
     seconds: float
+    mark: Mark
     tensors: dict[str, Tensor]
 
 
-def capture(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> State:
+def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and the optimizer's moments, by the parameters' names."""
     tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach()
         for moment in _MOMENTS if parameter in optimizer.state else ():
             tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
-    return State(step, seconds, tensors)
+    return tensors
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -48,38 +57,48 @@ def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def save(state: State, path: Path) -> None:
+    about = {
+        "config": json.dumps(state.config.to_dict()), "step": str(state.step),
+        "seconds": repr(state.seconds), "lines": str(state.mark.lines), "metrics": state.mark.sha256,
+    }  # fmt: skip
+    save_tensors(state.tensors, path, about)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
+    """Tensors and words about them, with the SHA-256 of both."""
     from safetensors.torch import save as to_bytes
 
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.tensors.items()}
-    about = {"step": str(state.step), "seconds": repr(state.seconds), "sha256": _digest(tensors)}
-    write_atomically(path, to_bytes(tensors, about))
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    about = about or {}
+    write_atomically(path, to_bytes(tensors, {**about, "sha256": _digest(tensors, about)}))
 
 
-def load(path: Path) -> State | None:
-    """The state in a file; None if there is no file.
+def load(path: Path) -> State:
+    """The state in a file.
 
     Raises:
         ValueError: The file is not a whole checkpoint.
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
-        return None
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        whole = about["sha256"] == _digest(tensors)
-        state = State(int(about["step"]), float(about["seconds"]), tensors)
+        whole = about.pop("sha256") == _digest(tensors, about)
+        state = State(
+            RunConfig.from_dict(json.loads(about["config"])), int(about["step"]), float(about["seconds"]),
+            Mark(int(about["lines"]), about["metrics"]), tensors,
+        )  # fmt: skip
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error}") from None
+        raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error!r}") from None
     if not whole:
         raise ValueError(f"{path.name} must be as it was written, its SHA-256 differs")
     return state
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: dict[str, Tensor], about: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].numpy().tobytes())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def claim_file(directory: Path) -> Path:
@@ -18,27 +20,39 @@ def claim_file(directory: Path) -> Path:
 def claim(directory: Path, every: float = 0.2) -> Iterator[None]:
     """Hold the only claim on a run's directory, after waiting for whoever has it.
 
-    The operating system holds the lock, so it ends with its process however that ends, and nothing is
-    left to clean up. The file says which process has it, for people who look.
+    The operating system holds the lock, so it ends with its process however that ends. The file says which
+    process has it, for people who look, and is removed by whoever leaves in order.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with claim_file(directory).open("a+") as file:
-        while not _try(file.fileno()):
-            time.sleep(every)
+    if sys.platform == "win32":  # which has no such locks
+        yield
+        return
+    path = claim_file(directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path, every) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         try:
             yield
         finally:
-            file.truncate(0)
+            path.unlink(missing_ok=True)
 
 
-def _try(handle: int) -> bool:
-    import fcntl  # not on every system, and only a cluster's runs are claimed
+def _locked(path: Path, every: float) -> IO[str]:
+    """The file at a path, locked."""
+    import fcntl  # not on every system
 
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have removed it since: a lock on a file that is gone keeps nobody away.
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+            file.close()
+        except (BlockingIOError, FileNotFoundError):
+            file.close()
+            time.sleep(every)
+        except BaseException:
+            file.close()
+            raise

@@ -8,7 +8,6 @@ Whether a worker sees the folder is checked before it does anything.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -19,10 +18,12 @@ from typing import Any
 
 import ordinate
 
-from .claim import claim, claim_file
+from . import words
+from .claim import claim
 from .config import RunConfig
 from .progress import Progress
-from .records import Sweep, read_run
+from .records import Sweep, read_run, sha256_of
+from .sweep import begin
 from .train import Observer, train_and_evaluate
 
 #: How often a run is sent again after its worker was lost; one that ends its worker every time is at fault.
@@ -68,7 +69,7 @@ def run_on_cluster(
     *,
     observers: Observers = lambda directory: (),
 ) -> dict[str, int]:
-    """Do every unfinished run of a comparison on a Ray cluster.
+    """Do every run of a comparison that is not over on a Ray cluster.
 
     A run whose worker is lost is sent again and goes on from its last checkpoint. Runs that fail by
     their own fault do not stop the others; the first such error is raised when all are done.
@@ -92,19 +93,19 @@ def run_on_cluster(
     waiting = {
         directory: config
         for directory, config in configs.items()
-        if read_run(directory, config).state != "finished"
+        if not read_run(directory, config).over
     }
     sent = {directory.name: 0 for directory in configs}
     if not waiting:
-        sweep.save(out)
+        begin(sweep, out, progress)
         return sent
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address, progress)
     try:
         dispatch = _Dispatch(ray, sweep.settings["device"], sent, progress, observers)
-        sweep.save(out)  # not before: a cluster that cannot be had leaves nothing behind
-        digest, version = _sha256(out / "sweep.json"), ordinate.__version__
+        begin(sweep, out, progress)  # not before: a cluster that cannot be had leaves nothing behind
+        digest, version = sha256_of(out / "sweep.json"), ordinate.__version__
         dispatch.run([Job(config, out, at, digest, version) for at, config in waiting.items()])
     finally:
         if ours:
@@ -181,7 +182,7 @@ class _Dispatch:
 
 
 def _work(job: Job, observers: Observers) -> list[str]:
-    """The worker's side: one run, unless somebody else has finished it by the time it is ours."""
+    """The worker's side: one run, unless somebody else has done it by the time it is ours."""
     import torch
 
     if ordinate.__version__ != job.version:
@@ -189,16 +190,14 @@ def _work(job: Job, observers: Observers) -> list[str]:
             f"every machine must have ordinate {job.version}, got one with {ordinate.__version__}"
         )
     sweep = job.out / "sweep.json"
-    if not sweep.is_file() or _sha256(sweep) != job.sweep_sha256:
+    if not sweep.is_file() or sha256_of(sweep) != job.sweep_sha256:
         raise ClusterError(
             f"out must be on storage that all machines share, got {job.out}, which a worker sees differently"
         )
     torch.set_num_threads(1)  # as many as the one core that Ray has set aside
     heard = _Heard()
-    with claim(job.directory):
+    with claim(job.directory):  # whoever waits for it will find the run over, and leave it
         train_and_evaluate(job.config, job.directory, heard, observers=observers(job.directory))
-        # Whoever still waits for the claim, or makes a new one, will find a finished run and leave it.
-        claim_file(job.directory).unlink(missing_ok=True)
     return heard.sentences
 
 
@@ -236,8 +235,10 @@ def _connect(ray: Any, address: str, progress: Progress) -> None:
         ray.init(address, **quiet)
     found = ray.cluster_resources()
     machines = sum(bool(node["Alive"]) for node in ray.nodes())
+    cores, gpus = (int(found.get(name, 0)) for name in ("CPU", "GPU"))
     progress.say(
-        f"Ray cluster: {machines} machines, {found.get('CPU', 0):g} cores, {found.get('GPU', 0):g} GPUs"
+        f"Ray cluster: {words.plural(machines, 'machine')}, {words.plural(cores, 'core')}, "
+        f"{words.plural(gpus, 'GPU')}"
     )
 
 
@@ -261,7 +262,3 @@ def _state(job: Job) -> str:
     except (OSError, IndexError, ValueError):
         return ""
     return f"{job.name} {last['step']}/{job.config.steps}" if "step" in last else f"{job.name} testing"
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..catalog import parse
+from ..rotate.rope import RoPE
+
 #: Raised whenever records of an older version could not be read as they are.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,21 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """From what `to_dict` gave, be it by way of JSON; unknown or missing fields are an error."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if set(values) != known:
-            odd = ", ".join(sorted(set(values) ^ known))
+        """From what `to_dict` gave, be it by way of JSON.
+
+        Raises:
+            ValueError: A field is unknown, missing, or of another type.
+        """
+        if not isinstance(values, dict):
+            raise ValueError(f"config must be an object, got {values!r}")
+        types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+        if set(values) != set(types):
+            odd = ", ".join(sorted(set(values) ^ set(types)))
             raise ValueError(f"config must have the fields of RunConfig, differs in: {odd}")
         frozen: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+        for name, value in frozen.items():
+            if not _IS[types[name]](value):
+                raise ValueError(f"{name} must be {types[name]}, got {value!r}")
         return cls(**frozen)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,6 +102,56 @@ class RunConfig:
     def settings(self) -> dict[str, Any]:
         """What the runs of one comparison have in common: all but the encoding and the seed."""
         return {name: v for name, v in self.to_dict().items() if name not in ("spec", "seed")}
+
+    def tests(self) -> list[tuple[str | None, int]]:
+        """Every test of the trained model: a scaling put on it, or None, and a length.
+
+        Scalings are for a model that was trained with RoPE alone.
+        """
+        alone = [entry.cls for entry, _ in parse(self.spec)] == [RoPE]
+        scalings = (None, *self.extensions) if alone else (None,)
+        return [(scaling, length) for scaling in scalings for length in self.lengths]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# The types of a config's fields, as they are written above.
+_IS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": _is_int,
+    "float": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_is_int, value)),
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value),
+}
+
+
+def distinct(specs: Iterable[str]) -> tuple[str, ...]:
+    """Specs without those that only spell an encoding in another way.
+
+    Raises:
+        ValueError: A spec cannot be read.
+
+    Example:
+        >>> distinct(["rope", " ROPE", "rope:base=1e6", "rope:base=1000000", "nope", "none"])
+        ('rope', 'rope:base=1e6', 'nope')
+    """
+    found: dict[str, str] = {}
+    for spec in specs:
+        parts = [(entry.name, sorted(_plain(options).items())) for entry, options in parse(spec)]
+        found.setdefault(repr(parts), spec.strip())
+    return tuple(found.values())
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options whose numbers are equal are to look equal."""
+    return {name: float(v) if _is_number(v) else v for name, v in options.items()}
 
 
 def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int], str]:

@@ -25,7 +25,7 @@ _VALIDATION_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Bytes to train on and bytes to test on; no file is in both."""
+    """Bytes to train on and bytes to test on; no file is in both, nor a copy of it."""
 
     train: UInt8[Tensor, " train_bytes"]
     validation: UInt8[Tensor, " validation_bytes"]
@@ -46,16 +46,16 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
     """Read files and folders, or Python's standard library.
 
     Files go to validation in an order given by their names' hashes until it has a tenth of the bytes; a
-    text that is one file is cut instead. Within a folder, files that are not text are passed over; a file
-    named by itself must be text.
+    text that is one file is cut instead. A file that is given twice, or has a copy, counts once. Within a
+    folder, files that are not text are passed over; a file named by itself must be text.
 
     Raises:
         FileNotFoundError: A path is not there.
         ValueError: A named file is empty or binary, or a folder holds no text.
     """
     found = list(_named_files(text) if text else _library_files())
-    found.sort(key=lambda file: hashlib.sha256(file[0].encode()).digest())
-    contents = [content for _, content in found]
+    found.sort(key=lambda file: (hashlib.sha256(file[0].encode()).digest(), file[1]))
+    contents = list(dict.fromkeys(content for _, content in found))
     if len(contents) == 1:
         cut = int(len(contents[0]) * (1 - _VALIDATION_SHARE))
         train, validation = [contents[0][:cut]], [contents[0][cut:]]

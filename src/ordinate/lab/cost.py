@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +21,7 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
     """Operations and bytes that an encoding adds to the forward pass of one token.
 
     Counted over all layers, at the training length, with a causal mask, in float32. Operations: one
-    addition per channel that `embed` changes; two products and a sum per channel that `rotate` turns; per
+    addition per channel that `embed` adds to; two products and a sum per channel that `rotate` turns; per
     score seen (half of them are), a sum for a table's entry, a product and a sum for a line; for a
     bias that reads content, first its product with the table. Bytes: codes, cos and sin per token, and
     the tensors of a bias once per sequence and layer.
@@ -35,13 +37,10 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
     q, k = (torch.randn(1, heads, length, head_dim, generator=rng) for _ in range(2))
     encoding = encoding.cpu()
     with torch.no_grad():
-        operations = bytes_moved = float((encoding.embed(x) != x)[0, -1].sum())
-        bytes_moved *= 4
-        turned_q, turned_k = encoding.rotate(q, k)
-        for before, after in ((q, turned_q), (k, turned_k)):
-            channels = float((before != after)[0, :, -1].sum())  # of all heads, at the last position
-            operations += 3 * channels * layers
-        bytes_moved += 4 * float((q != turned_q)[0, 0, -1].sum()) * layers  # half cos, half sin
+        added = float((encoding.embed(torch.zeros_like(x)) != 0)[0].any(0).sum())
+        turned = _turned_channels(encoding, head_dim, heads)
+        operations = added + 3 * 2 * turned * heads * layers  # of queries and of keys
+        bytes_moved = 4 * added + 4 * turned * layers  # half cos, half sin
         seen = heads * (length + 1) / 2
         for part in parts_of(encoding.bias(q, k, x=x)):
             operations += seen * layers * (2 if isinstance(part, LinearBias) else 1)
@@ -51,6 +50,17 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
             tables = [tensor for tensor in part.tensors() if tensor.is_floating_point()]
             bytes_moved += sum(4 * tensor.numel() for tensor in tables) / length * layers
     return operations, bytes_moved
+
+
+def _turned_channels(encoding: PositionEncoding, head_dim: int, heads: int) -> int:
+    """How many channels of a head are turned: those that another one reaches, by however small an angle.
+
+    A value that is no number shows where a channel goes, whatever it is multiplied with.
+    """
+    marked = torch.zeros(head_dim, heads, 2, head_dim)  # in each row of the batch another channel
+    marked.diagonal(dim1=0, dim2=3).fill_(math.nan)
+    reached = encoding.rotate(marked, marked)[0][:, 0, -1].isnan()
+    return int(reached.fill_diagonal_(False).any(0).sum())
 
 
 def training_memory(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:

@@ -14,8 +14,8 @@ import torch
 import ordinate
 
 
-def describe(device: str) -> dict[str, Any]:
-    """Versions, hardware and, in a checkout, the commit."""
+def describe(device: str, processes: int = 1) -> dict[str, Any]:
+    """Versions, hardware, how many processes share a run and, in a checkout, the commit."""
     versions = {"ordinate": ordinate.__version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "triton", "safetensors"):
         try:
@@ -29,6 +29,7 @@ def describe(device: str) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": processes,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "commit": _commit(),
     }

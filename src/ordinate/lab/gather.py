@@ -9,23 +9,14 @@ from pathlib import Path
 from .config import RunConfig
 from .records import Metric, RunRecord, Sweep, read_runs
 
-# What a line must have before anything is computed from it; the numbers may still be null.
-_NEEDED = {
-    "train": ("step", "loss", "grad_norm"),
-    "validation": ("step", "loss"),
-    "evaluation": ("length", "loss", "loss_error", "last_loss", "windowed_loss", "positions", "refused"),
-    "baseline": ("loss",),
-    "cost": ("parameters", "encoding_parameters", "tokens_per_second"),
-}
-
 
 class NothingToReport(ValueError):
-    """A folder without a single finished run."""
+    """A folder without a single finished run: all are still to come, or diverged."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run whose record is whole."""
+    """A run that is over and whose record is whole; one that diverged has no evaluations."""
 
     config: RunConfig
     record: RunRecord
@@ -37,6 +28,10 @@ class Run:
     @property
     def seed(self) -> int:
         return self.config.seed
+
+    @property
+    def diverged(self) -> bool:
+        return self.record.state == "diverged"
 
     def of_kind(self, kind: str) -> list[Metric]:
         return self.record.of_kind(kind)
@@ -60,7 +55,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A comparison, its sound runs in the order of its arms and seeds, and what was left out."""
+    """A comparison, its sound runs one seed after the other, and what was left out."""
 
     sweep: Sweep
     runs: tuple[Run, ...]
@@ -74,22 +69,14 @@ def gather(directory: Path) -> Gathered:
         FileNotFoundError: The folder holds no comparison.
         ValueError: Its ``sweep.json`` cannot be read, or (`NothingToReport`) no run is finished.
     """
-    try:
-        sweep, records = read_runs(directory)
-    except (AttributeError, KeyError, TypeError) as error:  # it parses, and is something else
-        raise ValueError(
-            f"{directory / 'sweep.json'} must be that of a comparison, cannot be read: {error!r}"
-        ) from None
+    sweep, records = read_runs(directory)
     runs: list[Run] = []
     left_out: list[LeftOut] = []
     for record in records:
-        state, reason = record.state, record.reason
-        if state == "finished" and (flaw := _flaw(record)):
-            state, reason = "damaged", flaw
-        if state == "finished" and record.config is not None:
+        if record.over and record.config is not None:
             runs.append(Run(record.config, record))
         else:
-            left_out.append(LeftOut(record.directory.name, state, reason))
+            left_out.append(LeftOut(record.directory.name, record.state, record.reason))
     expected = {record.directory.name for record in records}
     found = sorted(path.name for path in (directory / "runs").glob("*") if path.is_dir())
     left_out += [
@@ -97,36 +84,13 @@ def gather(directory: Path) -> Gathered:
         for name in found
         if name not in expected
     ]
-    if not runs:
-        raise NothingToReport(f"{directory} has no finished run, of {len(records)} in its sweep.json")
+    diverged = sum(run.diverged for run in runs)
+    if diverged == len(runs):
+        also = f"; {diverged} diverged" if diverged else ""
+        raise NothingToReport(
+            f"{directory} has no finished run, of {len(records)} in its sweep.json{also}"
+        )
     return Gathered(sweep, tuple(runs), tuple(left_out))
-
-
-def _flaw(record: RunRecord) -> str:
-    """What a line of the metrics lacks, or nothing."""
-    for metric in record.metrics:
-        for name in _NEEDED.get(metric["kind"], ()):
-            if name not in metric:
-                return f"a line of kind {metric['kind']} has no {name}"
-            if name not in ("positions", "refused") and not _is_number(metric[name]):
-                return f"{name} of a line of kind {metric['kind']} is no number, but {metric[name]!r}"
-        for name, width in (("positions", 3), ("stretches", 2)):
-            if not _is_table(metric.get(name, []), width):
-                return f"{name} of a line of kind {metric['kind']} is no list of {width} numbers each"
-    if not record.of_kind("evaluation"):
-        return "it has no evaluation"
-    return ""
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
-def _is_table(value: object, width: int) -> bool:
-    """Whether something is a list of rows of so many numbers."""
-    return isinstance(value, list) and all(
-        isinstance(row, list) and len(row) == width and all(map(_is_number, row)) for row in value
-    )
 
 
 def finite(value: object) -> float | None:

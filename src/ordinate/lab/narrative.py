@@ -57,12 +57,25 @@ def narrate(summary: Summary) -> Narrative:
         commands=_commands(summary),
         environment=_environment(summary.gathered.runs),
         settings={"arms": list(sweep.arms), "seeds": list(sweep.seeds), **sweep.settings},
-        caution=(
-            "On one machine with these versions the same command gives the same losses to the digit; "
-            "another processor or another number of threads changes the last digits, and speed is the "
-            "machine's own. The report is made from the records alone."
-        ),
+        caution=_caution(summary),
         version=sweep.version,
+    )
+
+
+def _caution(summary: Summary) -> str:
+    moved = [
+        run.record.directory.name for run in summary.gathered.runs if len(run.record.environments) > 1
+    ]
+    settings = summary.gathered.sweep.settings
+    if settings["device"] == "cuda" and not settings["deterministic"]:
+        again = "PyTorch was not asked for the same numbers twice, so the last digits are this run's own"
+    else:
+        again = "On one machine with these versions the same command gives the same losses to the digit"
+        if moved:
+            again += f", but for {words.listed(moved)}, which went on elsewhere after an interruption"
+    return (
+        f"{again}; another processor or another number of threads or processes changes the last digits, and "
+        "speed is the machine's own. The report is made from the records alone."
     )
 
 
@@ -97,7 +110,7 @@ def _between(texts: Sequence[str]) -> str:
 
 
 def _device(run: Run) -> str:
-    return str(run.record.environment.get("device", run.config.device))
+    return _between([str(one.get("device", run.config.device)) for one in run.record.environments])
 
 
 def _commands(summary: Summary) -> list[str]:
@@ -110,8 +123,9 @@ def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Every fact of the runs' environments once; where runs differ, all that was found."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        for name, value in _flat(run.record.environment):
-            if value not in found.setdefault(name, []):
+        facts = (fact for place in run.record.environments for fact in _flat(place))
+        for name, value in facts:
+            if name != "from_step" and value not in found.setdefault(name, []):
                 found[name].append(value)
     return [(name, " · ".join(values)) for name, values in found.items()]
 

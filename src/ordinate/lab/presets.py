@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ _SCALINGS = ("linear:factor=8", "ntk:factor=8", "yarn:factor=8", "dynamic:factor
 
 @dataclass(frozen=True)
 class Preset:
-    """Arms, number of seeds, and what differs from `RunConfig`'s defaults."""
+    """Arms at a training length, number of seeds, and what differs from `RunConfig`'s defaults."""
 
     about: str
-    arms: tuple[str, ...]
+    arms: Callable[[int], tuple[str, ...]]
     seeds: int
     settings: dict[str, Any]
 
@@ -24,20 +25,29 @@ class Preset:
         return RunConfig("none", **{**self.settings, **changes})
 
 
+def _t5(reach: int) -> str:
+    """T5's bias with its last row at a distance; a short reach has no room for its 32 rows."""
+    few = f",num_buckets={reach - reach % 2}" if reach <= 16 else ""
+    return f"t5:max_distance={reach}{few}"
+
+
 #: Tables of a relative bias reach as far as training does: a row that never learned says nothing. Where
 #: distances share a row, the last must be among those seen.
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
         "minutes on two cores",
-        ("none", "learned", "sinusoidal", "rope", "alibi", "t5:max_distance=64", "clipped:max_distance=32"),
+        lambda length: (
+            "none", "learned", "sinusoidal", "rope", "alibi", _t5(length),
+            f"clipped:max_distance={max(1, length // 2)}",
+        ),
         1,
         {"extensions": _SCALINGS},
     ),
     "standard": Preset(
         "hours on two cores: three seeds, a longer training length",
-        (
-            "none", "learned", "sinusoidal", "rope", "alibi", "t5", "clipped:max_distance=64",
-            "shaw:max_distance=16",
+        lambda length: (
+            "none", "learned", "sinusoidal", "rope", "alibi", _t5(length),
+            f"clipped:max_distance={max(1, length // 2)}", f"shaw:max_distance={min(16, length)}",
         ),
         3,
         {
@@ -48,8 +58,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "gpu": Preset(
         "about two minutes a run on one data-centre GPU",
-        (
-            "none", "learned", "sinusoidal", "rope", "alibi", "t5", "clipped", "shaw", "rope:base=1e6",
+        lambda length: (
+            "none", "learned", "sinusoidal", "rope", "alibi", _t5(min(128, length)),
+            f"clipped:max_distance={min(128, length)}", f"shaw:max_distance={min(16, length)}",
+            "rope:base=1e6",
         ),
         1,
         {

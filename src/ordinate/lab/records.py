@@ -6,32 +6,43 @@ A comparison is a directory; everything the report says is computed from it::
       sweep.json                  command line, arms, seeds, settings all runs share
       runs/<spec>-<seed>/
         config.json               RunConfig
-        environment.json          versions and machine, no names of hosts or users
+        environment.json          a list: versions and machine, no names of hosts or users, and one more
+                                  entry with ``from_step`` for every place the run went on at
         metrics.jsonl             one JSON object a line, appended as they come
-        checkpoint.safetensors    weights, optimizer, step; removed when the run is finished
+        checkpoint.safetensors    weights, optimizer, step, and how many lines of the metrics it stands
+                                  for with their SHA-256; removed when the run is over
         model.safetensors         the trained weights, of finished runs
-        result.json               written last: a summary, and the SHA-256 of metrics.jsonl
+        result.json               written last: how it ended, a summary, and every file's SHA-256
 
 The kinds of lines in ``metrics.jsonl``::
 
-    {"kind": "baseline", "name": str, "loss": float}        what is reached without a model: "byte bigram", "guessing"
+    {"kind": "baseline", "name": str, "loss", "accuracy"}   what is reached without a model: "byte bigram", "guessing"
     {"kind": "train", "step", "loss", "grad_norm", "learning_rate", "tokens", "seconds"}
     {"kind": "validation", "step", "loss"}
     {"kind": "cost", "parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes",
                      "operations", "bytes"}
-    {"kind": "evaluation", "extension", "length", "loss", "loss_error", "last_loss", "windowed_loss",
-                           "positions": [[start, stop, loss], …], "stretches": [[loss, windowed], …],
-                           "accuracy", "accuracy_error", "refused"}
+    {"kind": "evaluation", "extension", "length", "loss", "last_loss", "windowed_loss", "gain", "accuracy",
+                           "loss_error", "last_error", "gain_error", "accuracy_error", "refused",
+                           "positions": [[start, stop, loss, error], …], "stretches": [loss, …],
+                           "variants": {name: [accuracy, error], …}}
 
-``loss`` is in nats per token. ``stretches`` has the losses of every stretch of the text, the same
-stretches at all lengths, so that differences can be told from pairs; other tasks have none. ``refused``
-is the sentence with which the encoding declined a length, and the numbers beside it are then null.
+``loss`` is in nats per token, an ``error`` is a standard error. ``stretches`` has the loss of every
+stretch of the text, the same stretches at all lengths, so that differences can be told from pairs.
+``windowed_loss`` is that of the control, every so many targets each with exactly the last training length
+of tokens; ``gain`` is how much lower the loss of the same targets is, of those that see more than that;
+``last_loss`` and ``positions`` are the control's loss plus what the same targets differ from it by.
+Other tasks have no control, and these are means like any other. ``refused`` is the sentence with which
+the encoding declined a length, and the numbers beside it are then null.
 ``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on
 one machine.
 
 Files are written whole or not at all (a temporary file, fsync, rename); only ``metrics.jsonl`` grows.
-A run without ``result.json`` is unfinished. One whose lines do not have the recorded SHA-256, or do
-not parse, is damaged: it is named and run again, and never averaged in.
+A run without ``result.json`` is unfinished. One that is over is ``finished``, or ``diverged``: training gave
+a loss or a gradient that is no number, which is a result too, but has no place in a mean. A run is
+damaged when a file does not have its recorded SHA-256 or its lines are not those of its config
+(`soundness`); or, while it is unfinished, when the lines its checkpoint stands for are not the lines on
+disk. A damaged run is named and run again, and never averaged in. Weights may be deleted to save room:
+nothing is computed from them.
 """
 
 from __future__ import annotations
@@ -42,12 +53,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .config import FORMAT, RunConfig, run_names
+from ..checks import check_choice
+from .config import FORMAT, RunConfig, distinct, run_names
+from .soundness import check_environments, check_lines
 
 Metric = dict[str, Any]
 
@@ -90,6 +103,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @dataclass(frozen=True)
 class Sweep:
     """One comparison: every arm with every seed, under the same settings."""
@@ -99,7 +117,6 @@ class Sweep:
     settings: dict[str, Any]
     command: str = ""
     version: str = ""
-    format: int = FORMAT
 
     def configs(self) -> list[RunConfig]:
         """The runs, one seed after the other, so that an early end leaves whole comparisons."""
@@ -118,7 +135,7 @@ class Sweep:
         write_json(
             out / "sweep.json",
             {
-                "format": self.format, "version": self.version, "command": self.command,
+                "format": FORMAT, "version": self.version, "command": self.command,
                 "arms": list(self.arms), "seeds": list(self.seeds), "settings": self.settings,
             },
         )  # fmt: skip
@@ -136,30 +153,45 @@ class Sweep:
             raise FileNotFoundError(f"{out} must hold a comparison, got a folder without sweep.json")
         try:
             values = read_json(path)
+            if values["format"] != FORMAT:
+                raise ValueError(f"its format must be {FORMAT}, got {values['format']!r}")
             sweep = cls(
                 tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
-                values["command"], values["version"], values["format"],
+                str(values["command"]), str(values["version"]),
             )  # fmt: skip
+            if not sweep.arms or len(distinct(sweep.arms)) != len(sweep.arms):
+                raise ValueError(f"arms must be different encodings, got {values['arms']!r}")
+            if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
+                raise ValueError(f"seeds must be different numbers, got {values['seeds']!r}")
+            sweep.configs()
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} must be a comparison's sweep.json, cannot be read: {error}"
+                f"{path} must be that of a comparison, cannot be read: {_told(error)}"
             ) from None
-        if sweep.format != FORMAT:
-            raise ValueError(f"{path} must have format {FORMAT}, got {sweep.format!r}")
         return sweep
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is on disk of one run; its numbers count only when it is finished."""
+    """What is on disk of one run; its numbers count only when it is finished.
+
+    Attributes:
+        reason: Why it is unfinished or damaged, or how it diverged.
+        environments: Where it ran: one description, and one more for every change after an interruption.
+    """
 
     directory: Path
-    state: Literal["finished", "unfinished", "damaged"]
+    state: Literal["finished", "diverged", "unfinished", "damaged"]
     reason: str = ""
     config: RunConfig | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
+    environments: tuple[dict[str, Any], ...] = ()
     metrics: tuple[Metric, ...] = ()
     result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state in ("finished", "diverged")
 
     def of_kind(self, kind: str) -> list[Metric]:
         """The lines of one kind, in the order they came."""
@@ -175,21 +207,34 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
     if not (directory / "result.json").exists():
         return RunRecord(directory, "unfinished", "it has no result.json")
     try:
-        config = RunConfig.from_dict(read_json(directory / "config.json"))
-        environment = read_json(directory / "environment.json")
         result = read_json(directory / "result.json")
-        content = (directory / "metrics.jsonl").read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != result["metrics_sha256"]:
-            return RunRecord(
-                directory, "damaged", "metrics.jsonl is not the file result.json was made of"
-            )
-        metrics = tuple(parse_metrics(content))
+        _check_files(directory, result["sha256"])
+        config = RunConfig.from_dict(read_json(directory / "config.json"))
+        if expected is not None and config != expected:
+            raise ValueError("config.json is of another run")
+        environments = read_json(directory / "environment.json")
+        check_environments(environments)
+        metrics = tuple(parse_metrics((directory / "metrics.jsonl").read_bytes()))
+        state, reason = result["state"], str(result["reason"])
+        check_choice("state in result.json", state, ("finished", "diverged"))
+        check_lines(config, metrics, finished=state == "finished")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return RunRecord(directory, "damaged", f"{type(error).__name__}: {error}")
-    if expected is not None and config != expected:
-        return RunRecord(directory, "damaged", "config.json is of another run")
-    return RunRecord(directory, "finished", "", config, environment, metrics, result)
+        return RunRecord(directory, "damaged", _told(error))
+    return RunRecord(directory, state, reason, config, tuple(environments), metrics, result)
+
+
+def _check_files(directory: Path, digests: dict[str, str]) -> None:
+    """Every file must be the one that ``result.json`` was made of."""
+    for name in ("config.json", "environment.json", "metrics.jsonl", "model.safetensors"):
+        path = directory / name
+        if name == "model.safetensors" and not path.exists():
+            continue  # deleted, or of a run that diverged
+        if digests[name] != sha256_of(path):
+            raise ValueError(f"{name} is not the file result.json was made of")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
 def read_runs(out: Path) -> tuple[Sweep, list[RunRecord]]:
@@ -213,6 +258,29 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
         yield value
 
 
+@dataclass(frozen=True)
+class Mark:
+    """The first lines of a ``metrics.jsonl``: how many, and their SHA-256."""
+
+    lines: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+
+def marked_lines(path: Path, mark: Mark) -> bytes:
+    """The lines that a checkpoint stands for; what was written after them comes again.
+
+    Raises:
+        ValueError: They are not there as they were written.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    lines = content.splitlines(keepends=True)[: mark.lines]
+    if hashlib.sha256(b"".join(lines)).hexdigest() != mark.sha256:
+        raise ValueError(
+            f"{path.name} must begin with the {mark.lines} lines its checkpoint stands for, got others"
+        )
+    return b"".join(lines)
+
+
 class MetricsFile:
     """The growing ``metrics.jsonl`` of a run in progress.
 
@@ -220,14 +288,17 @@ class MetricsFile:
     written after it, for they will come again.
     """
 
-    def __init__(self, path: Path, keep: Callable[[Metric], bool]) -> None:
+    def __init__(self, path: Path, mark: Mark | None = None) -> None:
+        kept = marked_lines(path, mark or Mark())
         self.path = path
-        self.metrics = [metric for metric in _whole_lines(path) if keep(metric)]
-        write_atomically(path, b"".join(_line(metric) for metric in self.metrics))
+        self.metrics = list(parse_metrics(kept))
+        self._digest = hashlib.sha256(kept)
+        write_atomically(path, kept)
         self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
-        left, size = memoryview(_line(metric)), self._file.tell()
+        line = (json.dumps(metric) + "\n").encode()
+        left, size = memoryview(line), self._file.tell()
         with _finding_room(self.path):
             try:
                 while left:  # a disk that is almost full takes a part
@@ -236,33 +307,16 @@ class MetricsFile:
                 self._file.truncate(size)  # a line is there or it is not
                 raise
         self.metrics.append(metric)
+        self._digest.update(line)
 
     def of_kind(self, kind: str) -> list[Metric]:
         return [metric for metric in self.metrics if metric["kind"] == kind]
 
-    def sync(self) -> None:
-        """Bring every line to the disk: a checkpoint must never be ahead of its metrics."""
+    def mark(self) -> Mark:
+        """All lines so far, which are on the disk by then: a checkpoint is never ahead of its metrics."""
         with _finding_room(self.path):
             os.fsync(self._file.fileno())
-
-    def digest(self) -> str:
-        """The SHA-256 of all lines, which are on the disk by then."""
-        self.sync()
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return Mark(len(self.metrics), self._digest.hexdigest())
 
     def close(self) -> None:
         self._file.close()
-
-
-def _line(metric: Metric) -> bytes:
-    return (json.dumps(metric) + "\n").encode()
-
-
-def _whole_lines(path: Path) -> Iterator[Metric]:
-    """The lines before the first that was cut off or spoiled."""
-    lines: Sequence[bytes] = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
-    for line in lines:
-        try:
-            yield from parse_metrics(line)
-        except ValueError:
-            return

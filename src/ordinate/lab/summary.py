@@ -91,7 +91,7 @@ class Arm:
 
     Attributes:
         extension: What was put on the trained model for evaluation alone, or None.
-        diverged: Seeds whose loss is not a number; they are named and left out of every mean.
+        diverged: Seeds whose training or in-length loss gave no number; they are named and left out of every mean.
         learned: Whether the model, as it was trained, does at its training length what it was trained for:
             better than the baseline and, on tasks, right often enough. If not, it has no reach.
         training, validation: ``(step, loss)`` while training.
@@ -221,7 +221,9 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
     tables = {seed: table for seed, table in tables.items() if table}
     # A rise is over the loss of the model as it was trained, also where an extension has changed it.
     starts = {run.seed: _evaluations_of(run, None).get(train_length) for run in runs}
-    diverged = tuple(seed for seed, start in starts.items() if start and _is_broken(start))
+    diverged = tuple(
+        run.seed for run in runs if run.diverged or ((start := starts[run.seed]) and _is_broken(start))
+    )
     sound = [run for run in runs if run.seed not in diverged]
     kept = {run.seed: tables[run.seed] for run in sound if run.seed in tables}
     learned = _has_learned([start for run in sound if (start := starts[run.seed])], sound)

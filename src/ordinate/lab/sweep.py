@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,12 @@ import torch
 
 import ordinate
 
+from ..catalog import parse
 from ..checks import check_choice, check_number, check_positive_int, nearest
-from .config import RunConfig
+from . import words
+from .build import make_encoding, make_model
+from .claim import claim
+from .config import RunConfig, distinct
 from .corpus import load_corpus
 from .cost import parameters_of
 from .presets import PRESETS
@@ -23,7 +26,7 @@ from .processes import Processes
 from .progress import Progress
 from .records import NoRoom, Sweep
 from .tasks import TASKS, Language
-from .train import Observer, make_encoding, make_model, train_and_evaluate
+from .train import Observer, train_and_evaluate
 
 
 def plan(
@@ -66,12 +69,14 @@ def plan(
     config = dataclasses.replace(config, lengths=tuple(sorted({config.train_length, *config.lengths})))
     check_config(config, elsewhere=elsewhere)
     if config.task == "language":
+        # Whole paths, so that the comparison can be gone on with from any folder.
+        whole = tuple(str(Path(path).expanduser().resolve()) for path in config.text)
+        config = dataclasses.replace(config, text=whole)
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
         config = dataclasses.replace(config, corpus=corpus.fingerprint)
-    specs = tuple(dict.fromkeys(arms or chosen.arms))
-    for spec in specs:
-        make_encoding(spec, config)
+    specs = distinct(arms or chosen.arms(config.train_length))
+    check_arms(specs, config)
     return Sweep(specs, tuple(range(count)), config.settings(), command, ordinate.__version__)
 
 
@@ -103,19 +108,44 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     if config.device == "cuda" and not elsewhere and not torch.cuda.is_available():
         raise ValueError("device must be one that is there, got 'cuda', which PyTorch does not find")
     for scaling in config.extensions:
-        make_encoding(f"rope+{scaling}", config)
+        if [entry.is_scaling for entry, _ in parse(scaling)] != [True]:
+            raise ValueError(f"extensions must be scalings of RoPE, got {scaling!r}")
+
+
+def check_arms(arms: Iterable[str], config: RunConfig) -> None:
+    """Every encoding must be one that can be made for this model, with the scalings it is tested with."""
+    for spec in arms:
+        make_encoding(spec, config)
+        for scaling, _ in dataclasses.replace(config, spec=spec).tests():
+            make_encoding(f"{spec}+{scaling}" if scaling else spec, config)
+
+
+def unreached(sweep: Sweep) -> list[str]:
+    """A sentence for each arm whose table has rows that no distance of training reaches."""
+    config, sentences = sweep.configs()[0], []
+    for spec in sweep.arms:
+        reach = getattr(make_encoding(spec, config), "max_distance", 0)
+        if reach > config.train_length:
+            sentences.append(
+                f"{spec} has rows for distances up to {reach}, which training at {config.train_length} never "
+                f"reaches; max_distance={config.train_length} would have none"
+            )
+    return sentences
 
 
 def check_room(sweep: Sweep, out: Path) -> None:
-    """There must be room for the checkpoints and weights of all runs.
+    """There must be room for the checkpoints, weights and lines of all runs that are still to be done.
 
     Raises:
         NoRoom: There is not.
     """
     config = sweep.configs()[0]
+    over = [(sweep.directory(out, one) / "result.json").exists() for one in sweep.configs()]
+    if all(over):
+        return
     weights = 4 * parameters_of(make_model(config))
     # Finished runs keep their weights; the one in progress has two checkpoints while it replaces one.
-    needed = weights * len(sweep.configs()) + 6 * weights + 300 * config.steps * len(sweep.configs())
+    needed = over.count(False) * (weights + 300 * config.steps) + 6 * weights
     folder = out
     while not folder.exists():
         folder = folder.parent
@@ -134,13 +164,17 @@ def run_all(
     observers: Callable[[Path], Iterable[Observer]] = lambda directory: (),
     processes: Processes | None = None,
 ) -> None:
-    """Do every run that is not finished, one after the other, in this process."""
+    """Do every run that is not over, one after the other, in this process.
+
+    A run that diverges is over, and does not keep the others from being done.
+    """
     progress, processes = progress or Progress(), processes or Processes()
     if processes.main:
-        sweep.save(out)
+        begin(sweep, out, progress)
     for config in sweep.configs():
         directory = sweep.directory(out, config)
-        with _alone(directory) if processes.main else contextlib.nullcontext():
+        # Nobody else works on this run, be it a second ``--resume`` of the same comparison.
+        with claim(directory) if processes.main else contextlib.nullcontext():
             train_and_evaluate(
                 config,
                 directory,
@@ -151,14 +185,7 @@ def run_all(
         progress.run_done()
 
 
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else works on this run, be it a second ``--resume`` of the same comparison."""
-    if sys.platform == "win32":  # which has no such locks
-        yield
-        return
-    from .claim import claim, claim_file
-
-    with claim(directory):
-        yield
-        claim_file(directory).unlink(missing_ok=True)  # whoever waited finds the run finished
+def begin(sweep: Sweep, out: Path, progress: Progress) -> None:
+    """Write down what is going to be done, and say where."""
+    sweep.save(out)
+    progress.say(f"{words.plural(len(sweep.configs()), 'run')}, records in {out}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from .records import Metric
 
@@ -11,14 +13,19 @@ from .records import Metric
 class EventFile:
     """Takes the lines of a run's metrics as they come.
 
-    An interrupted run begins its events anew from its records, so no step is there twice.
+    An interrupted run begins its events anew from its records, so no step is there twice; a run that is over
+    sends none, and keeps those it has.
     """
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @cached_property
+    def _writer(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        shutil.rmtree(directory, ignore_errors=True)
-        self._writer = SummaryWriter(str(directory))
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return SummaryWriter(str(self.directory))
 
     def __call__(self, metric: Metric) -> None:
         if metric["kind"] in ("train", "validation"):

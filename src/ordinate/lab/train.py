@@ -14,19 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..catalog import create
-from ..rotate.rope import RoPE
 from . import checkpoint
+from .build import learning_rate, make_encoding, make_model, make_optimizer, make_task
 from .config import RunConfig
-from .corpus import load_corpus
 from .cost import added_cost, parameters_of, training_memory
 from .environment import describe
-from .evaluate import evaluate, validation_loss
-from .model import Transformer, token_losses
+from .evaluate import evaluate, validation_loss, windowed_losses
+from .model import token_losses
 from .processes import Processes
 from .progress import Progress
-from .records import Metric, MetricsFile, read_json, read_run, write_json
-from .tasks import TASKS, UNASKED, Language, Task
+from .records import (
+    Mark,
+    Metric,
+    MetricsFile,
+    marked_lines,
+    read_json,
+    read_run,
+    sha256_of,
+    write_json,
+)
+from .soundness import check_environments
+from .tasks import UNASKED
 
 #: Called with every line of the metrics, those of an interrupted run first.
 Observer = Callable[[Metric], None]
@@ -45,125 +53,77 @@ def train_and_evaluate(
 ) -> None:
     """Do one run and leave its records in a directory.
 
-    A finished run is not repeated. An interrupted one goes on from its last checkpoint and ends with the
-    numbers it would have had; a damaged one is named and starts again.
+    A run that is over is not repeated. An interrupted one goes on from its last checkpoint and ends with the
+    numbers it would have had; a damaged one is named and starts again. One that diverges is over too: its
+    records say how.
 
     Args:
         processes: Those that train this model together, when there are several.
     """
     progress, processes = progress or Progress(), processes or Processes()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
-    finished = processes.main and read_run(directory, config).state == "finished"
-    if processes.share(finished):
+    if processes.share(processes.main and read_run(directory, config).over):
         return
-    state = processes.share(_prepare(config, directory, progress) if processes.main else None)
+    state = processes.share(_prepare(config, directory, progress, processes) if processes.main else None)
     with _Run(config, directory, progress, processes, observers, state) as run:
-        run.train()
-        if processes.main:
+        try:
+            run.train()
+        except Diverged as diverged:
+            run.finish("diverged", str(diverged))
+        else:
             run.evaluate()
-            run.finish()
+            run.finish("finished")
     processes.share(None)  # nobody starts the next run before this one is on disk
 
 
-def make_task(config: RunConfig) -> Task:
-    """The task of a run; a text must still be the one its config was made for.
-
-    Raises:
-        ValueError: The text has changed since.
-    """
-    if config.task != "language":
-        return TASKS[config.task]()
-    corpus = load_corpus(config.text)
-    if config.corpus and corpus.fingerprint != config.corpus:
-        raise ValueError(
-            f"text must be what the comparison began with, of fingerprint {config.corpus}, "
-            f"got {corpus.source} of {corpus.fingerprint}"
-        )
-    return Language(corpus)
-
-
-def make_model(config: RunConfig) -> Transformer:
-    """An untrained model. Of one seed, all encodings start from the same weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed + 1)  # a learned encoding's own beginning
-        encoding = make_encoding(config.spec, config)
-        torch.manual_seed(config.seed)
-        return Transformer(
-            encoding,
-            d_model=config.d_model,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-        )
-
-
-def make_encoding(spec: str, config: RunConfig):
-    """The encoding of a spec with the sizes of a run; its positions end where training ends."""
-    return create(
-        spec, d_model=config.d_model, num_heads=config.num_heads, max_positions=config.train_length
-    )
-
-
-def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW; matrices decay, gains and the encoding's own parameters do not."""
-    groups: dict[str, list[nn.Parameter]] = {"matrices": [], "gains": [], "encoding": []}
-    for name, parameter in model.named_parameters():
-        kind = (
-            "encoding"
-            if name.startswith("encoding.")
-            else "matrices"
-            if parameter.dim() > 1
-            else "gains"
-        )
-        groups[kind].append(parameter)
-    settings = {
-        "matrices": {"weight_decay": config.weight_decay, "factor": 1.0},
-        "gains": {"weight_decay": 0.0, "factor": 1.0},
-        "encoding": {"weight_decay": 0.0, "factor": config.encoding_rate},
-    }
-    listed = [{"params": members, **settings[kind]} for kind, members in groups.items() if members]
-    return torch.optim.AdamW(listed, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
-def learning_rate(config: RunConfig, step: int) -> float:
-    """A straight line up to the full rate, then a cosine down to a tenth of it."""
-    if step < config.warmup:
-        return config.learning_rate * (step + 1) / config.warmup
-    done = (step - config.warmup) / max(1, config.steps - config.warmup)
-    return config.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
-
-
-def _prepare(config: RunConfig, directory: Path, progress: Progress) -> checkpoint.State | None:
+def _prepare(
+    config: RunConfig, directory: Path, progress: Progress, processes: Processes
+) -> checkpoint.State | None:
     """Make the directory ready and return where an interrupted run stopped."""
-    state, damage = _interrupted(config, directory)
-    if damage:
+    try:
+        state, places = _interrupted(config, directory)
+    except ValueError as damage:
         progress.say(f"{directory.name} is damaged and is run again: {damage}")
         shutil.rmtree(directory)
+        state, places = None, []
     for unfinished in directory.glob(".*-*"):  # files a killed process was about to put in place
         unfinished.unlink()
+    directory.mkdir(parents=True, exist_ok=True)
+    here = describe(config.device, processes.size)
+    if not places or {**places[-1], **here} != places[-1]:
+        places = [*places, {"from_step": state.step if state else 0, **here}]
+        write_json(directory / "environment.json", places)
     if state is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / "environment.json", describe(config.device))
         write_json(directory / "config.json", config.to_dict())
     return state
 
 
-def _interrupted(config: RunConfig, directory: Path) -> tuple[checkpoint.State | None, str]:
-    """The last state of a run that stopped, if it left one, and what is wrong with its records, if anything."""
+def _interrupted(
+    config: RunConfig, directory: Path
+) -> tuple[checkpoint.State | None, list[dict[str, Any]]]:
+    """The last state of a run that stopped, if it left one, and where it has been until then.
+
+    Raises:
+        ValueError: Its records are damaged.
+    """
     record = read_run(directory, config)
     if record.state == "damaged":
-        return None, record.reason
-    if not (directory / "config.json").exists():
-        return None, ""
+        raise ValueError(record.reason)
+    path = directory / "checkpoint.safetensors"
+    if not path.exists():
+        return None, []
+    state = checkpoint.load(path)
     try:
-        if RunConfig.from_dict(read_json(directory / "config.json")) != config:
-            return None, "config.json is of another run"
-        # A sum over threads depends on their number: go on with as many as before.
-        threads = int(read_json(directory / "environment.json")["threads"])
-        state = checkpoint.load(directory / "checkpoint.safetensors")
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        return None, f"{type(error).__name__}: {error}"
-    torch.set_num_threads(threads)
-    return state, ""
+        if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
+            raise ValueError("config.json is of another run")
+        marked_lines(directory / "metrics.jsonl", state.mark)
+        places = read_json(directory / "environment.json")
+        check_environments(places)
+    except OSError as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    # A sum over threads depends on their number: go on with as many as before.
+    torch.set_num_threads(places[-1]["threads"])
+    return state, places
 
 
 class _Run:
@@ -186,19 +146,14 @@ class _Run:
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.model = make_model(config).to(config.device)
         self.optimizer = make_optimizer(self.model, config)
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.mark = 0, 0.0, Mark()
         if state is not None:
             checkpoint.restore(state, self.model, self.optimizer)
-            self.step, self.seconds = state.step, state.seconds
+            self.step, self.seconds, self.mark = state.step, state.seconds, state.mark
 
     def __enter__(self) -> _Run:
         if self.processes.main:
-            # Lines without a step come at the end, and stand only if the last checkpoint does.
-            trained = self.step == self.config.steps
-            self.metrics = MetricsFile(
-                self.directory / "metrics.jsonl",
-                keep=lambda metric: trained if "step" not in metric else metric["step"] <= self.step,
-            )
+            self.metrics = MetricsFile(self.directory / "metrics.jsonl", self.mark)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -233,10 +188,9 @@ class _Run:
             self.seconds += time.perf_counter() - started
             self._record(numbers)
             pending.clear()
+            if validates:
+                self._validate()
             if self.processes.main:
-                if validates:
-                    loss_now = validation_loss(self.model, self.task, config)
-                    self._append(kind="validation", step=self.step, loss=loss_now)
                 if self.step == config.steps:  # while the device still remembers its fullest moment
                     self._append(kind="cost", **self._cost())
                 if saves:
@@ -266,8 +220,8 @@ class _Run:
     def _record(self, numbers: list[tuple[int, float, float]]) -> None:
         config = self.config
         for step, loss, norm in numbers:
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise Diverged(f"{self.directory.name} diverged at step {step}: its loss is {loss}")
+            _check_finite(step, "loss", loss)
+            _check_finite(step, "gradient norm", norm)
             if self.processes.main:
                 self._append(
                     kind="train", step=step, loss=loss, grad_norm=norm,
@@ -277,30 +231,37 @@ class _Run:
         speed = self.step * config.batch * config.train_length / self.seconds
         self.progress.update(self.step, f"loss {numbers[-1][1]:.3f}, {speed:,.0f} tokens/s")
 
+    def _validate(self) -> None:
+        """One process looks, and all must know what it saw: they go on together or not at all."""
+        main = self.processes.main
+        loss = self.processes.share(
+            validation_loss(self.model, self.task, self.config) if main else None
+        )
+        _check_finite(self.step, "validation loss", loss)
+        if main:
+            self._append(kind="validation", step=self.step, loss=loss)
+
     def _save(self) -> None:
-        self.metrics.sync()  # first: a checkpoint stands for all lines up to its step
-        state = checkpoint.capture(self.model, self.optimizer, self.step, self.seconds)
+        mark = self.metrics.mark()  # first: a checkpoint stands for lines that are on the disk
+        tensors = checkpoint.capture(self.model, self.optimizer)
+        state = checkpoint.State(self.config, self.step, self.seconds, mark, tensors)
         checkpoint.save(state, self.directory / "checkpoint.safetensors")
 
     # testing
 
     def evaluate(self) -> None:
-        config = self.config
-        wanted: list[tuple[str | None, int]] = [(None, length) for length in config.lengths]
-        if isinstance(self.model.encoding, RoPE) and self.model.encoding.scaling is None:
-            wanted += [(scaling, length) for scaling in config.extensions for length in config.lengths]
-        done = {(line["extension"], line["length"]) for line in self.metrics.of_kind("evaluation")}
-        if not self.metrics.of_kind("baseline"):
-            name, loss = self._baseline()
-            self._append(kind="baseline", name=name, loss=loss)
-        self.progress.begin(self.directory.name, "testing", len(wanted), len(done))
+        if not self.processes.main:
+            return
+        config, wanted = self.config, self.config.tests()
+        tests = self.task.test_sequences(config, config.train_length)
+        self._append(kind="baseline", **self.task.baseline(tests)._asdict())
+        self.progress.begin(self.directory.name, "testing", len(wanted))
         plain = self.model.encoding
+        control = windowed_losses(self.model, self.task, config)
         for count, (scaling, length) in enumerate(wanted, 1):
-            if (scaling, length) in done:
-                continue
             if scaling is not None:
                 self.model.encoding = make_encoding(f"{config.spec}+{scaling}", config).to(config.device)
-            measured = evaluate(self.model, self.task, config, length, windowed=scaling is None)
+            measured = evaluate(self.model, self.task, config, length, control)
             self._append(kind="evaluation", extension=scaling, **measured)
             self.model.encoding = plain
             self.progress.update(count, _brief(length, measured))
@@ -331,31 +292,42 @@ class _Run:
             (tokens[i + 1] - tokens[i]) / (times[i + 1] - times[i]) for i in range(len(times) - 1)
         )
 
-    def _baseline(self) -> tuple[str, float]:
-        config = self.config
-        length, longest = config.train_length, max(config.lengths)
-        return self.task.baseline(self.task.test_sequences(config.evaluation_tokens, length, longest))
-
-    def finish(self) -> None:
+    def finish(self, state: str, reason: str = "") -> None:
+        """Write how the run ended; from then on it is over."""
+        if not self.processes.main:
+            return
+        name, directory = self.directory.name, self.directory
+        digests = {
+            "metrics.jsonl": self.metrics.mark().sha256
+        }  # of what was written, not of what is there
+        if state == "finished":
+            weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            checkpoint.save_tensors(weights, directory / "model.safetensors")
+            digests["model.safetensors"] = sha256_of(directory / "model.safetensors")
+        else:
+            self.progress.say(f"{name} diverged: {reason}")
+        for file in ("config.json", "environment.json"):
+            digests[file] = sha256_of(directory / file)
+        trained = self.metrics.of_kind("train")
         tests = [line for line in self.metrics.of_kind("evaluation") if line["extension"] is None]
-        digest = self.metrics.digest()
-        weights = checkpoint.State(
-            self.step, self.seconds, {name: p.detach() for name, p in self.model.named_parameters()}
-        )
-        checkpoint.save(weights, self.directory / "model.safetensors")
         write_json(
-            self.directory / "result.json",
+            directory / "result.json",
             {
-                "metrics_sha256": digest,
-                "steps": self.step,
+                "state": state,
+                "reason": reason,
+                "sha256": digests,
+                "steps": len(trained),
                 "seconds": self.seconds,
-                "final_loss": self.metrics.of_kind("train")[-1]["loss"],
+                "final_loss": trained[-1]["loss"] if trained else None,
                 "loss": {str(line["length"]): line["loss"] for line in tests},
                 "accuracy": {str(line["length"]): line["accuracy"] for line in tests},
                 "refused": {str(line["length"]): line["refused"] for line in tests if line["refused"]},
             },
         )
-        (self.directory / "checkpoint.safetensors").unlink(missing_ok=True)
+        (directory / "checkpoint.safetensors").unlink(missing_ok=True)
+        record = read_run(directory, self.config)
+        if not record.over:  # somebody, or the disk, has touched it meanwhile
+            self.progress.say(f"{name} is damaged and does not count: {record.reason}")
 
     def _append(self, **metric: Any) -> None:
         self.metrics.append(**metric)
@@ -367,7 +339,12 @@ class _Run:
 
 
 class Diverged(ArithmeticError):
-    """Training reached a loss that is no number; nothing after it would mean anything."""
+    """Training reached something that is no number; nothing after it would mean anything."""
+
+
+def _check_finite(step: int, what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise Diverged(f"at step {step} its {what} is {value}")
 
 
 def _brief(length: int, measured: dict[str, Any]) -> str:
