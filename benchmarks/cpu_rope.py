@@ -14,6 +14,7 @@ from x_transformers.x_transformers import apply_rotary_pos_emb as x_apply
 
 import measure
 import ordinate
+from ordinate.rotate import kept
 
 BASE = 10000.0
 
@@ -60,8 +61,13 @@ def candidates(q: Tensor, k: Tensor) -> dict[str, tuple[str | None, Any]]:
         numbers = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
         return torch.view_as_real(numbers * turns).flatten(-2).to(x.dtype)
 
+    def anew() -> tuple[Tensor, Tensor]:
+        kept._kept.clear()
+        return half.rotate(q, k)
+
     return {
         "ordinate": ("half", lambda: half.rotate(q, k)),
+        "ordinate, angles made anew": ("half", anew),
         "ordinate, Rotation made before": ("half", lambda: half_ready.apply_both(q, k)),
         "ordinate, interleaved": ("interleaved", lambda: neighbours.rotate(q, k)),
         "ordinate, interleaved, Rotation made before": (
