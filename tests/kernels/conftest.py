@@ -11,9 +11,9 @@ import torch
 @pytest.fixture(autouse=True)
 def _no_launches_kept_from_another_test() -> None:
     """Tests put other functions in the place of what a plan was made by."""
-    operators = sys.modules.get("ordinate.attention.fused_op")
-    if operators is not None:
-        operators._plans.clear()
+    plans = sys.modules.get("ordinate.attention.fused_plans")
+    if plans is not None:
+        plans._plans.clear()
 
 
 @pytest.fixture

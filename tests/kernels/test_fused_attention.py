@@ -92,14 +92,13 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 )  # fmt: skip
 def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch):
     """As when decoding: many programs a query, some of which see nothing, and their outputs merged."""
-    from ordinate.attention import (
-        fused_op,  # not while collecting: it cannot be imported with shapes checked
-    )
+    # Not while collecting: kernels cannot be imported with shapes checked.
+    from ordinate.attention import fused_plans
     from ordinate.attention.fused_tiles import key_shares
 
     counts = []
     monkeypatch.setattr(
-        fused_op, "key_shares", lambda *known: counts.append(key_shares(*known)) or counts[-1]
+        fused_plans, "key_shares", lambda *known: counts.append(key_shares(*known)) or counts[-1]
     )
     sizes = Sizes(q_len, k_len=150, heads=2, kv_heads=1, batch=2)
     check(Case(bias, mask, sizes=sizes, device=str(device)))

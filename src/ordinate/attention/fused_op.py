@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient
-from ..kernels.launch import Step
-from .fused_launch import Launch, rows_of_unit_stride, strides_of
-from .fused_tiles import FEW_QUERIES, key_shares, padded, tile_config
+from .fused_launch import Launch, rows_of_unit_stride
+from .fused_plans import BackwardPlan, ForwardPlan, kept_plan, plan_backward, plan_forward
 
 
 def _empty_as(x: Tensor, dim: int) -> Tensor:
@@ -21,26 +17,6 @@ def _empty_as(x: Tensor, dim: int) -> Tensor:
     if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
         return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
     return x.new_empty(batch, heads, seq, dim)
-
-
-#: How calls of one signature are launched.
-_plans: dict[Hashable, Any] = {}
-
-
-def _kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= 1024:  # lengths that do not come back
-            _plans.clear()
-        plan = _plans[key] = make()
-    return plan
-
-
-class _ForwardPlan(NamedTuple):
-    attend: Step
-    config: dict[str, Any]
-    shares: int
-    merge: Step
 
 
 def forward(
@@ -64,7 +40,7 @@ def forward(
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-math.inf)
-    plan: _ForwardPlan = _kept_plan(launch.signature(), lambda: _plan_forward(launch, out))
+    plan: ForwardPlan = kept_plan(launch.signature(), lambda: plan_forward(launch, out))
     into, into_lse = out, lse
     if plan.shares > 1:
         into = q.new_empty(plan.shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
@@ -78,48 +54,12 @@ def forward(
     return out, lse
 
 
-def _plan_forward(launch: Launch, out: Tensor) -> _ForwardPlan:
-    batch, heads, q_len, v_dim = out.shape
-    few = q_len <= FEW_QUERIES
-    config = tile_config(
-        "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
-    )
-    programs = -(-q_len // config["M"]) * batch * heads
-    shares = key_shares(programs, launch.k.shape[2], config["N"], launch.q.device)
-    into = strides_of("out", out)
-    if shares > 1:  # written one after the other, contiguously
-        into = {"out_batch": heads * q_len * v_dim, "out_head": q_len * v_dim, "out_stride": v_dim}
-    attend = Step(
-        attention_forward._attention_fwd_kernel, (programs, shares),
-        {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
-         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
-    )  # fmt: skip
-    merge = Step(
-        attention_forward._merge_fwd_kernel, (q_len * batch * heads,),
-        {**strides_of("out", out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
-         "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
-    )  # fmt: skip
-    return _ForwardPlan(attend, config, shares, merge)
-
-
 forward_op = torch.library.custom_op("ordinate::fused_attention", forward, mutates_args=())
 
 
 @forward_op.register_fake
 def _(q, k, v, *_):
     return _empty_as(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-class _BackwardPlan(NamedTuple):
-    shared: Step
-    queries: Step
-    queries_config: dict[str, Any]
-    keys: Step
-    keys_config: dict[str, Any]
-    key_tiles: int
-    table: Step | None
-    table_sums: tuple[int, ...]
-    fold: Step | None
 
 
 def backward(
@@ -154,9 +94,9 @@ def backward(
         return tuple(grads.values())  # type: ignore[return-value]
     wanted = (grad_slopes, grad_table, grad_key, grad_row)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
-    plan: _BackwardPlan = _kept_plan(
+    plan: BackwardPlan = kept_plan(
         (launch.signature(), grad.stride(), out.stride(), wanted, grad_lse is None),
-        lambda: _plan_backward(launch, out, grad, grads, wanted, grad_lse is not None),
+        lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None),
     )
     shared = torch.empty_like(lse)
     plan.shared(
@@ -184,7 +124,7 @@ def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
 
 
 def _queries_backward(
-    launch: Launch, plan: _BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
+    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
     grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
@@ -209,7 +149,7 @@ def _queries_backward(
 
 
 def _keys_backward(
-    launch: Launch, plan: _BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
+    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
     grad_slopes: bool, grad_key: bool,
 ) -> None:  # fmt: skip
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
@@ -227,90 +167,6 @@ def _keys_backward(
         grads["key"].copy_(key_grad if grads["key"].shape[0] == batch else key_grad.sum(0, keepdim=True))
     if grad_slopes:
         torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
-
-
-def _plan_backward(
-    launch: Launch, out: Tensor, grad: Tensor, grads: dict[str, Tensor],
-    wanted: tuple[bool, bool, bool, bool], grad_lse: bool,
-) -> _BackwardPlan:  # fmt: skip
-    grad_slopes, grad_table, grad_key, grad_row = wanted
-    batch, heads, q_len, v_dim = out.shape
-    has_table = launch.table is not None
-    numbers = {**launch.numbers(), **strides_of("grad", grad)}
-    shared = Step(
-        query_gradient._shared_kernel, (-(-q_len // 64) * batch * heads,),
-        {**strides_of("out", out), **strides_of("grad", grad), "heads": heads, "q_len": q_len,
-         "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
-    )  # fmt: skip
-    of_queries = tile_config("queries", launch.q, launch.v, has_table)
-    queries = Step(
-        query_gradient._attention_bwd_q_kernel, (-(-q_len // of_queries["M"]) * batch * heads,),
-        {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
-         **strides_of("grad_q", grads["q"]), "ENDS": grad_table or grad_row, "GRAD_ROW": grad_row,
-         "SCATTER": grad_table and not launch.aligned, "GRAD_LSE": grad_lse,
-         # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
-         "BALANCED": any(wanted), **of_queries},
-    )  # fmt: skip
-    of_keys = tile_config("keys", launch.q, launch.v, has_table)
-    key_tiles = -(-launch.k.shape[2] // of_keys["N"])
-    keys = Step(
-        key_gradient._attention_bwd_kv_kernel, (key_tiles * batch * launch.k.shape[1],),
-        {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
-         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
-         "GRAD_KEY": grad_key, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]),
-         **of_keys},
-    )  # fmt: skip
-    table = fold = None
-    sums: tuple[int, ...] = ()
-    if grad_table:
-        table, sums, fold = _plan_table(launch, numbers)
-    return _BackwardPlan(shared, queries, of_queries, keys, of_keys, key_tiles, table, sums, fold)
-
-
-def _fills_tiles(launch: Launch, m: int) -> bool:
-    """Whether queries fill their tiles in length and width, so that loads need no bounds."""
-    dims = (launch.q.shape[-1], launch.v.shape[-1])
-    return launch.q.shape[2] % m == 0 and all(dim == padded(dim) for dim in dims)
-
-
-def _plan_table(
-    launch: Launch, numbers: dict[str, Any]
-) -> tuple[Step | None, tuple[int, ...], Step]:  # fmt: skip
-    """Distances strictly between the table's ends, along diagonals; then these and the ends into the table."""
-    batch, heads, q_len, _ = launch.q.shape
-    assert launch.table is not None
-    config = tile_config("table", launch.q, launch.v, True)
-    m = config["M"]
-    first = -((m - 2 - launch.lo) // m)
-    last = (launch.hi + m - 2) // m
-    if launch.causal:
-        first = max(first, 0)
-    # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
-    first = max(first, -((q_len + m - 2) // m))
-    last = min(last, (launch.k.shape[2] + m - 2) // m)
-    step: Step | None = None
-    sums: tuple[int, ...] = ()
-    rows = diagonals = 0
-    if launch.aligned and launch.hi - launch.lo >= 2 and last >= first:
-        diagonals, tiles = last - first + 1, -(-q_len // m)
-        # Enough programs to fill a device, few enough that their sums stay small beside q.
-        runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
-        rows = batch * runs
-        sums = (rows, heads, diagonals, 2 * m)
-        step = Step(
-            table_gradient._table_grad_kernel, (diagonals * heads * rows,),
-            {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
-             "runs": runs, **config},
-        )  # fmt: skip
-    table_len = launch.table.shape[-1]
-    block = min(128, max(16, 1 << (table_len - 1).bit_length()))
-    fold = Step(
-        table_gradient._fold_table_kernel, (-(-table_len // block) * heads,),
-        {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
-         "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMMED": step is not None,
-         "M": m, "BLOCK": block},
-    )  # fmt: skip
-    return step, sums, fold
 
 
 backward_op = torch.library.custom_op("ordinate::fused_attention_backward", backward, mutates_args=())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
@@ -28,6 +29,14 @@ class Step:
         if not isinstance(self.kernel, JITFunction):
             self.kernel[self.grid](**self.arguments, **tensors)
             return
+        device = next(iter(tensors.values())).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):  # Triton launches on the current one
+                self._launch(tensors)
+        else:
+            self._launch(tensors)
+
+    def _launch(self, tensors: dict[str, Tensor]) -> None:
         pointers = [tensor.data_ptr() for tensor in tensors.values()]
         aligned = tuple([pointer % 16 == 0 for pointer in pointers])
         compiled = self.compiled.get(aligned)

@@ -140,11 +140,7 @@ def _turn(
     from ..kernels import rope
 
     tables = [table.contiguous() for table in (q_cos, q_sin, k_cos, k_sin)]
-    if q.is_cuda and q.device.index != torch.cuda.current_device():
-        with torch.cuda.device(q.device):
-            rope.turn(q, k, q_out, k_out, *tables, interleaved=interleaved, inverse=inverse)
-    else:
-        rope.turn(q, k, q_out, k_out, *tables, interleaved=interleaved, inverse=inverse)
+    rope.turn(q, k, q_out, k_out, *tables, interleaved=interleaved, inverse=inverse)
 
 
 def _save_tables(ctx, inputs, output) -> None:
