@@ -9,9 +9,17 @@ from torch import nn
 
 import ordinate
 from ordinate.lab.cost import added_cost, parameters_of, training_memory
-from ordinate.lab.evaluate import _by_position, evaluate, refusal, validation_loss
+from ordinate.lab.evaluate import (
+    CONTROL_EVERY,
+    _accuracy,
+    _bins,
+    evaluate,
+    refusal,
+    validation_loss,
+    windowed_losses,
+)
 from ordinate.lab.model import Transformer, token_losses
-from ordinate.lab.tasks import UNASKED
+from ordinate.lab.tasks import TASKS, UNASKED, FlipFlop
 from ordinate.lab.train import make_encoding, make_model, make_task, train_and_evaluate
 
 
@@ -19,87 +27,177 @@ from ordinate.lab.train import make_encoding, make_model, make_task, train_and_e
 def language(tmp_path):
     """A model that has learned nothing, and its text."""
     text = some_text(tmp_path / "text")
-    config = tiny(task="language", text=(text,), evaluation_tokens=512, lengths=(8, 16, 32, 64))
+    config = tiny(task="language", text=(text,), evaluation_tokens=512, lengths=(8, 12, 16, 20, 32, 64))
     return make_model(config), make_task(config), config
 
 
+def measured(language, length):
+    model, task, config = language
+    return evaluate(model, task, config, length, windowed_losses(model, task, config))
+
+
 class Counting(Transformer):
-    """A model that is better the more it sees: its logits of the target grow with the position."""
+    """A model that is better the more it sees, up to a limit: the likeliest bytes get likelier."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(ordinate.NoPE(), d_model=16, num_layers=1, num_heads=2)
         self.limit = limit
 
     def forward(self, tokens):
-        position = torch.arange(tokens.shape[1]).clamp(max=self.limit).float()
+        seen = torch.arange(1, tokens.shape[1] + 1).clamp(max=self.limit).float()
         logits = torch.zeros(*tokens.shape, 256)
-        logits += position[None, :, None] * torch.arange(256) / 256
+        logits[..., 97:123] += 0.1 * seen[None, :, None]
         return logits
 
 
-def test_the_loss_is_the_cross_entropy_of_every_token(language):
-    model, task, config = language
-    measured = evaluate(model, task, config, 32)
-    batch = task.test_sequences(512, 32, 64)
-    with torch.no_grad():
-        expected = nn.functional.cross_entropy(model(batch.tokens).mT, batch.targets, reduction="none")
-    assert measured["loss"] == pytest.approx(expected.mean().item(), rel=1e-6)
-    assert measured["last_loss"] == pytest.approx(expected[:, -4:].mean().item(), rel=1e-6)
-    error = expected.mean(1).double().std().item() / len(expected) ** 0.5
-    assert measured["loss_error"] == pytest.approx(error, rel=1e-5)
-    assert measured["accuracy"] is None
+class Near(Transformer):
+    """A model whose guess depends on each of the last so many tokens, and on none before."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__(ordinate.NoPE(), d_model=16, num_layers=1, num_heads=2)
+        self.window = window
+        self.table = torch.randn(window, 256, 256, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, tokens):
+        logits = torch.zeros(*tokens.shape, 256)
+        for back in range(min(self.window, tokens.shape[1])):
+            logits[:, back:] += self.table[back][tokens[:, : tokens.shape[1] - back]]
+        return logits
 
 
-def test_the_loss_by_position_covers_every_position_once_and_averages_to_the_loss(language):
-    model, task, config = language
-    measured = evaluate(model, task, config, 64)
-    edges = [(start, stop) for start, stop, _ in measured["positions"]]
-    assert [start for start, _ in edges] == [0, *(stop for _, stop in edges[:-1])]
-    assert edges[-1][1] == 64
-    assert 8 in (start for start, _ in edges)  # the training length
-    mean = sum((stop - start) * loss for start, stop, loss in measured["positions"]) / 64
-    assert mean == pytest.approx(measured["loss"], rel=1e-6)
-
-
-def test_bins_stay_few_at_any_length():
-    bins = _by_position(torch.ones(1, 5000), torch.ones(1, 5000, dtype=torch.bool), 8)
-    assert len(bins) <= 128
-    assert bins[-1][1] == 5000
-
-
-def test_the_windowed_loss_is_that_of_the_same_targets_with_a_training_length_of_context(language):
-    model, task, config = language
-    measured = evaluate(model, task, config, 32)
-    batch = task.test_sequences(512, 32, 64)
-    expected, count = 0.0, 0
-    for target in range(32):  # one target at a time, its window as the docstring describes it
-        start = 0 if target < 8 else min((target - 4) // 4 * 4, 24)
-        assert 4 <= target - start < 8 or target < 8
+def losses_by_hand(model, task, config, length):
+    """The loss of every target of every stretch, one sequence at a time, and its position."""
+    batch = task.test_sequences(config, length)
+    losses, places = [], []
+    for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
         with torch.no_grad():
-            logits = model(batch.tokens[:, start : target + 1])[:, -1]
-        loss = nn.functional.cross_entropy(logits, batch.targets[:, target], reduction="sum")
-        expected, count = expected + loss.item(), count + len(batch.tokens)
-    assert measured["windowed_loss"] == pytest.approx(expected / count, rel=1e-5)
+            logits = model(tokens[None])[0]
+        for place in range(length):
+            if targets[place] != UNASKED:
+                losses.append(nn.functional.cross_entropy(logits[place], targets[place]).item())
+                places.append(place)
+    shape = len(task.stretches(config)), -1
+    return torch.tensor(losses).double().view(shape), torch.tensor(places).view(shape)
 
 
-def test_at_the_training_length_the_window_cuts_nothing(language):
+@pytest.mark.parametrize("length", [8, 12, 20, 32, 64])
+def test_the_loss_is_the_cross_entropy_of_every_target_and_its_error_that_over_stretches(
+    language, length
+):
+    found = measured(language, length)
+    expected, _ = losses_by_hand(*language, length)
+    assert expected.shape == (8, 64)
+    assert found["loss"] == pytest.approx(expected.mean().item(), rel=1e-6)
+    assert found["stretches"] == pytest.approx(expected.mean(1).tolist(), rel=1e-6)
+    assert found["loss_error"] == pytest.approx(expected.mean(1).std().item() / 8**0.5, rel=1e-5)
+    assert found["accuracy"] is None
+
+
+def test_the_control_is_the_loss_with_exactly_the_training_length_in_view(language):
     model, task, config = language
-    measured = evaluate(model, task, config, 8)
-    assert measured["windowed_loss"] == pytest.approx(measured["loss"], rel=1e-6)
+    found = windowed_losses(model, task, config)
+    text, starts = task.corpus.validation.long(), task.stretches(config).tolist()
+    for stretch, start in enumerate(starts):
+        for number in range(64 // CONTROL_EVERY):
+            last = start + number * CONTROL_EVERY + stretch % CONTROL_EVERY
+            with torch.no_grad():
+                logits = model(text[None, last - 7 : last + 1])[0, -1]
+            expected = nn.functional.cross_entropy(logits, text[last + 1]).item()
+            assert found[stretch, number].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_model_that_uses_more_context_is_below_its_windowed_loss(language):
+@pytest.mark.parametrize("length", [12, 20, 64])
+def test_the_gain_is_over_targets_that_see_more_than_in_training(language, length):
+    model, task, config = language
+    losses, places = losses_by_hand(model, task, config, length)
+    chosen = task.controlled(config, CONTROL_EVERY)
+    saved = windowed_losses(model, task, config) - losses.gather(1, chosen)
+    more = places.gather(1, chosen) >= 8
+    assert measured(language, length)["gain"] == pytest.approx(saved[more].mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("length", [12, 16, 20, 64])
+@pytest.mark.parametrize(
+    "model", [Near(8), Near(3), Counting(8), Counting(5)], ids=lambda m: type(m).__name__
+)
+def test_a_model_that_never_looks_past_the_training_length_gains_nothing(language, model, length):
     _, task, config = language
-    uses, ignores = Counting(1000), Counting(3)
-    for model, sign in ((uses, 1), (ignores, 0)):
-        measured = evaluate(model, task, config, 64)
-        gain = abs(measured["windowed_loss"] - measured["loss"])
-        assert (gain > 0.1) == bool(sign)
+    found = measured((model, task, config), length)
+    assert found["gain"] == pytest.approx(0, abs=1e-6)
+    assert found["gain_error"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_model_that_uses_more_context_gains_and_one_that_is_harmed_loses(language):
+    _, task, config = language
+    assert measured((Counting(20), task, config), 64)["gain"] > 0.1
+    near = measured(
+        (Near(20), task, config), 64
+    )  # random guesses: the more tokens, the surer and wronger
+    assert near["gain"] < -2 * near["gain_error"] < 0
+
+
+def test_at_the_training_length_there_is_no_gain_to_speak_of(language):
+    assert measured(language, 8)["gain"] is None
+
+
+def test_the_loss_by_position_is_that_of_the_same_targets_at_every_position(language):
+    _, task, config = language
+    # A model that sees eight tokens and no place: past eight, every position must have the same loss,
+    # whichever part of the text happens to stand there.
+    found = measured((Near(8), task, config), 64)
+    past = [loss for start, _, loss, _ in found["positions"] if start >= 8]
+    assert past == pytest.approx([found["windowed_loss"]] * len(past), abs=1e-5)
+    assert found["last_loss"] == pytest.approx(found["windowed_loss"], abs=1e-5)
+    raw, places = losses_by_hand(Near(8), task, config, 64)
+    of_last = raw[places >= 60].mean().item()
+    assert abs(of_last - found["windowed_loss"]) > 0.05  # which the text alone would have shown
+
+
+def test_the_last_loss_does_not_change_with_the_length_if_the_model_does_not(language):
+    _, task, config = language
+    last = [measured((Near(4), task, config), length)["last_loss"] for length in (8, 12, 20, 32, 64)]
+    assert last == pytest.approx([last[0]] * 5, abs=1e-5)
+
+
+def test_positions_cover_every_place_once_and_have_an_edge_at_the_training_length(language):
+    for length in (8, 12, 64):
+        edges = [(start, stop) for start, stop, _, _ in measured(language, length)["positions"]]
+        assert [start for start, _ in edges] == [0, *(stop for _, stop in edges[:-1])]
+        assert edges[-1][1] == length
+        assert length == 8 or 8 in (start for start, _ in edges)
+
+
+@pytest.mark.parametrize(
+    ("length", "train_length"), [(512, 64), (96, 64), (65, 64), (64, 64), (40, 64), (5000, 7)]
+)
+def test_bins_are_eighths_of_the_training_length_and_quarters_of_octaves(length, train_length):
+    bins = _bins(length, train_length)
+    assert [start for start, _ in bins] == [0, *(stop for _, stop in bins[:-1])]
+    assert bins[-1][1] == length
+    assert all(start < stop for start, stop in bins)
+    assert length <= train_length or train_length in (start for start, _ in bins)
+    assert len(bins) <= 8 + 4 * 10
+
+
+def test_an_error_is_the_scatter_over_stretches_also_where_they_hold_different_numbers(language):
+    model, task, config = language
+    losses, places = losses_by_hand(model, task, config, 20)
+    chosen = task.controlled(config, CONTROL_EVERY)
+    saved = windowed_losses(model, task, config) - losses.gather(1, chosen)
+    more = places.gather(1, chosen) >= 8
+    draw = torch.Generator().manual_seed(1)
+    gains = []
+    for _ in range(2000):  # draw the stretches again, as another text would
+        again = torch.randint(0, len(saved), (len(saved),), generator=draw)
+        gains.append(saved[again][more[again]].mean().item())
+    found = measured(language, 20)["gain_error"]
+    assert found == pytest.approx(torch.tensor(gains).std().item(), rel=0.15)
 
 
 def test_an_encoding_that_declines_a_length_is_quoted_and_has_no_numbers():
     config = tiny("learned")
     measured = evaluate(make_model(config), make_task(config), config, 16)
+    assert measured["positions"] == []
     assert measured["refused"] == "positions must be in 0 … 7 (max_positions=8), got 15"
     assert [measured[name] for name in ("loss", "last_loss", "accuracy")] == [None] * 3
     assert refusal(make_encoding("learned", config), config, 8) is None
@@ -128,17 +226,43 @@ class Oracle(Transformer):
 
 
 @pytest.mark.parametrize(("task", "expected"), [("copy", 0.5), ("flipflop", None)])
-def test_exact_match_counts_whole_answers_and_accuracy_single_tokens(task, expected):
+def test_exact_match_counts_whole_answers_and_accuracy_single_tokens(task, expected, monkeypatch):
     config = tiny(task=task, lengths=(16, 32), train_length=16, evaluation_tokens=64)
     given = make_task(config)
-    batch = given.test_sequences(64, 32, 32)
+    monkeypatch.setattr(type(given), "variants", ())
+    batch = given.test_sequences(config, 32)
     measured = evaluate(Oracle(batch), given, config, 32)
-    if expected is None:
+    if expected is None:  # every answer counts the same, however many a sequence asks for
         asked = batch.targets != UNASKED
-        wrong = asked[::2, -1].float() / asked[::2].sum(1)
-        expected = 1 - wrong.sum().item() / len(asked)
+        expected = 1 - asked[::2, -1].sum().item() / asked.sum().item()
     assert measured["accuracy"] == pytest.approx(expected)
     assert measured["windowed_loss"] is None
+
+
+def test_ten_right_answers_of_eleven_are_ten_elevenths():
+    right = torch.zeros(2, 10, dtype=torch.bool)
+    asked = torch.zeros(2, 10, dtype=torch.bool)
+    asked[0], asked[1, 0], right[0] = True, True, True  # ten of ten, and none of one
+    share, error = _accuracy(FlipFlop(), right, asked)
+    assert share == pytest.approx(10 / 11)
+    assert error is not None
+
+
+def test_an_accuracy_without_a_mistake_has_an_error_all_the_same():
+    asked = torch.ones(64, 3, dtype=torch.bool)
+    share, error = _accuracy(TASKS["copy"](), asked, asked)
+    assert share == 1.0
+    assert 2 * error == pytest.approx(3 / 64)  # the rule of three
+
+
+@pytest.mark.parametrize("task", ["flipflop", "passkey"])
+def test_further_test_sets_are_scored_beside_the_test(task):
+    config = tiny(task=task, lengths=(40, 80), train_length=40)
+    found = evaluate(make_model(config), make_task(config), config, 80)
+    assert list(found["variants"]) == list(TASKS[task].variants)
+    for share, error in found["variants"].values():
+        assert 0 <= share <= 1
+        assert error > 0
 
 
 def test_untested_tokens_carry_no_loss():

@@ -8,8 +8,9 @@ import pytest
 import torch
 from lab_cases import some_text
 
+from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import Corpus, bigram_loss, load_corpus
-from ordinate.lab.tasks import TASKS, UNASKED, Language, Problem
+from ordinate.lab.tasks import TASKS, UNASKED, Addition, FlipFlop, Induction, Language, PassKey, Problem
 
 PROBLEMS = [name for name in TASKS if name != "language"]
 
@@ -18,9 +19,13 @@ def read(tokens: torch.Tensor) -> str:
     return bytes(tokens.tolist()).decode()
 
 
-def asked(task: Problem, length: int, count: int = 64) -> list[tuple[str, str]]:
+def config_of(tokens: int, *lengths: int, train_length: int = 64) -> RunConfig:
+    return RunConfig("none", evaluation_tokens=tokens, train_length=train_length, lengths=lengths)
+
+
+def asked(task: Problem, length: int, count: int = 64, variant: str = "test") -> list[tuple[str, str]]:
     """Every test sequence as text, and the answers it asks for."""
-    batch = task.test_sequences(count * length, length, length)
+    batch = task.test_sequences(config_of(count * length), length, variant)
     return [
         (read(tokens), read(targets[targets != UNASKED]))
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True)
@@ -31,7 +36,7 @@ def asked(task: Problem, length: int, count: int = 64) -> list[tuple[str, str]]:
 def test_a_problem_has_the_length_asked_for_and_asks_something_of_every_sequence(name):
     task = TASKS[name]()
     for length in (task.minimum_length, task.minimum_length + 1, 3 * task.minimum_length):
-        batch = task.test_sequences(10, length, length)
+        batch = task.test_sequences(config_of(10), length)
         assert batch.tokens.shape == batch.targets.shape == (64, length)
         assert ((batch.targets != UNASKED).sum(1) > 0).all()
         # What is asked for is the token that follows, unless the text ends there.
@@ -116,23 +121,115 @@ def test_a_flip_flop_reads_what_was_last_written():
         assert answer == expected
 
 
-def test_every_length_is_tested_on_the_same_bytes():
-    task = Language(load_corpus())
-    short, long = (task.test_sequences(8192, length, 512) for length in (64, 512))
-    assert torch.equal(short.targets.flatten(), long.targets.flatten())
-    odd = task.test_sequences(8192, 100, 512)
-    assert torch.equal(odd.targets.view(-1, 500), long.targets[:, :500])
-    assert torch.equal(short.tokens[:, 1:], short.targets[:, :-1])
+def counted_text(size: int) -> Corpus:
+    """A text of which every byte but the last few is told from its neighbours by its number."""
+    return Corpus(
+        torch.zeros(100, dtype=torch.uint8), torch.arange(size).remainder(251).to(torch.uint8), 1, ""
+    )
+
+
+# Lengths that divide the longest, that do not, that are prime, just below it and just above half of it.
+LENGTHS = (64, 96, 100, 128, 257, 300, 400, 509, 511, 512)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_length_is_tested_on_the_same_bytes(length):
+    task, config = Language(load_corpus()), config_of(8192, *LENGTHS)
+    targets = task.test_sequences(config, 512).targets
+    assert targets.shape == (16, 512)
+    assert (targets != UNASKED).all()
+    batch = task.test_sequences(config, length)
+    assert torch.equal(batch.targets[batch.targets != UNASKED], targets.flatten())
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_position_is_tested_equally_often(length):
+    config = config_of(50_000, *LENGTHS)
+    targets = Language(counted_text(100_000)).test_sequences(config, length).targets
+    times = (targets != UNASKED).sum(0)
+    assert times.max() - times.min() <= 1
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_target_is_preceded_by_the_text_that_comes_before_it(length):
+    batch = Language(counted_text(3000)).test_sequences(config_of(2048, *LENGTHS), length)
+    asked = batch.targets != UNASKED
+    for tokens, targets, row in zip(batch.tokens, batch.targets, asked, strict=True):
+        last = row.nonzero().max().item()
+        assert (tokens[: last + 1].diff().remainder(251) == 1).all()  # without a gap
+        assert torch.equal(targets[row], (tokens[row] + 1).remainder(251))
+
+
+def test_the_control_has_the_same_targets_each_with_exactly_the_training_length_before_it():
+    config = config_of(4096, 8, 12, 64, train_length=8)
+    task = Language(counted_text(100_000))
+    tokens, targets = task.windows(config, every=4)
+    assert tokens.shape == (4096 // 4, 8)
+    assert (tokens.diff(dim=1).remainder(251) == 1).all()
+    assert torch.equal(targets, (tokens[:, -1] + 1).remainder(251))
+    everything = task.test_sequences(config, 64).targets
+    chosen = task.controlled(config, every=4)
+    assert torch.equal(targets, everything.gather(1, chosen).flatten())
+    assert torch.equal(chosen[1], 1 + torch.arange(0, 64, 4))
+    assert torch.equal(chosen.unique(), torch.arange(64))  # every place of a stretch, in one or another
 
 
 def test_tests_are_spread_over_the_whole_validation_text():
-    corpus = load_corpus()
-    marked = Corpus(corpus.train, torch.arange(100_000).remainder(251).to(torch.uint8), 1, "")
-    batch = Language(marked).test_sequences(1000, 100, 100)
+    batch = Language(counted_text(100_000)).test_sequences(config_of(1000, 100, train_length=50), 100)
     starts = batch.tokens[:, 0].tolist()
-    assert starts[0] == 0
+    assert starts[0] == 50 - 1  # the text before it is for the control
     assert starts[-1] == (100_000 - 101) % 251
     assert len(starts) == 10
+
+
+def test_addition_is_tested_on_problems_that_training_never_has():
+    task = Addition()
+    for length in (5, 8):
+        trained, tested = set(), set()
+        for step in range(300):
+            batch = task.training_batch(0, step, 16, length)
+            trained.update(read(row).split("=")[0] for row in batch.tokens)
+        tested.update(text.split("=")[0] for text, _ in asked(task, length, 500))
+        assert len(tested) >= 15  # a fifth of the 100 pairs of digits
+        assert not trained & tested
+    assert {f"{a}+{b}" for a in range(10) for b in range(10)} <= trained | {
+        text.split("=")[0] for text, _ in asked(task, 5, 500)
+    }
+
+
+def test_flip_flops_come_sparse_and_dense():
+    shares = {}
+    for variant in ("test", *FlipFlop.variants):
+        texts = "".join(text for text, _ in asked(FlipFlop(), 512, variant=variant))
+        shares[variant] = texts[::2].count("i") / (len(texts) / 2)
+    assert shares == {"test": pytest.approx(0.8, abs=0.02), "sparse": pytest.approx(0.98, abs=0.01),
+                      "dense": pytest.approx(0.1, abs=0.02)}  # fmt: skip
+
+
+def test_pass_keys_are_hidden_in_the_quarter_asked_for():
+    for quarter, variant in enumerate(PassKey.variants):
+        depths = [
+            text.index("the key is ") / (239 - 39) for text, _ in asked(PassKey(), 239, variant=variant)
+        ]
+        assert 0.25 * quarter <= min(depths) < 0.25 * quarter + 0.05
+        assert 0.25 * quarter + 0.2 < max(depths) <= 0.25 * (quarter + 1)
+
+
+def test_the_baseline_of_induction_is_what_is_known_without_looking_back():
+    task = Induction()
+    tests = task.test_sequences(config_of(256 * 100), 100)
+    loss, right, count = 0.0, 0, 0
+    for text, answer in asked(task, 100, 256):
+        answers = iter(answer)
+        for at in range(0, len(text), 2):
+            if text[at] in text[:at:2]:
+                given, capitals = next(answers), text[1:at:2]
+                loss -= math.log(capitals.count(given) / len(capitals))
+                right += given == max(sorted(set(capitals)), key=capitals.count)
+                count += 1
+    assert task.baseline(tests).loss == pytest.approx(loss / count)
+    assert task.baseline(tests).accuracy == pytest.approx(right / count)
+    assert task.baseline(tests).loss < math.log(26) - 0.3
 
 
 def test_pythons_library_is_text_in_two_parts_that_share_no_file():

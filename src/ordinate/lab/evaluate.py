@@ -1,4 +1,10 @@
-"""A trained model at many lengths: its loss as a whole, at the end, by position, and with its context cut."""
+"""A trained model at many lengths: its loss as a whole, at the end, by position, and against its own control.
+
+Text is uneven: one stretch is harder than the next by more than most encodings differ. So whatever compares
+positions compares them on the same targets, by way of a control, `windowed_losses`: every so many of the
+targets, each predicted from exactly the last training length of tokens, at the positions of training.
+The loss of a target less its control is what the position did; what the target itself costs is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +12,98 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..encoding import PositionEncoding
 from .config import RunConfig
 from .model import Transformer, token_losses
-from .tasks import UNASKED, Batch, Language, Task
+from .tasks import UNASKED, Batch, Language, Problem, Task
 
 # Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
-_TOKENS_A_PASS = {"cpu": 16384, "cuda": 131072}
+_TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072}
 
-# Bins of the loss by position, at most.
-_MOST_BINS = 128
+# One target in so many has a control, which costs a training length of tokens each.
+CONTROL_EVERY = 4
 
 
 def evaluate(
-    model: Transformer, task: Task, config: RunConfig, length: int, *, windowed: bool = True
+    model: Transformer,
+    task: Task,
+    config: RunConfig,
+    length: int,
+    control: Float[Tensor, "stretches targets"] | None = None,
 ) -> dict[str, Any]:
     """Every measure of a model at one length, as `ordinate.lab.records` describes it.
 
-    ``windowed_loss`` is the control for "does it use the longer context?": the same targets, each
-    with between half a training length and a whole one before it, positions counting from 0 as in training.
-    A model that gains from a longer context has a loss below it.
+    Args:
+        control: What `windowed_losses` gave, of this model as it was trained.
     """
     refused = refusal(model.encoding, config, length)
     if refused is not None:
-        names = ("loss", "loss_error", "last_loss", "windowed_loss", "accuracy", "accuracy_error")
-        empty: dict[str, list] = {"positions": [], "stretches": []}
-        return {"length": length, **dict.fromkeys(names), **empty, "refused": refused}
-    batch = task.test_sequences(config.evaluation_tokens, length, max(config.lengths))
+        return {"length": length, **_nothing(), "refused": refused}
+    batch = task.test_sequences(config, length)
     losses, right = _losses(model, batch, config)
     asked = batch.targets != UNASKED
+    at = torch.arange(length).expand_as(asked)
     scored, score_error = _accuracy(task, right, asked)
-    per_sequence = losses.sum(1) / asked.sum(1)
-    cut = _windowed(model, batch, config) if windowed and task.measure is None else None
-    return {
+    if isinstance(task, Language):  # from sequences to stretches, which are the same at every length
+        stretches = len(task.stretches(config))
+        losses, at = (part[asked].view(stretches, -1) for part in (losses, at))
+        asked = torch.ones_like(losses, dtype=torch.bool)
+    loss, loss_error = _mean(losses, asked)
+    found = {
         "length": length,
-        "loss": (losses.sum() / asked.sum()).item(),
-        "loss_error": _standard_error(per_sequence),
-        "last_loss": _mean(losses[:, -config.last_tokens :], asked[:, -config.last_tokens :]),
-        "windowed_loss": None if cut is None else cut.mean().item(),
-        "positions": _by_position(losses, asked, config.train_length),
-        "stretches": _by_stretch(losses, cut, max(config.lengths)) if isinstance(task, Language) else [],
+        **_nothing(),
+        "loss": loss,
+        "loss_error": loss_error,
+        "stretches": losses.mean(1).tolist() if isinstance(task, Language) else [],
         "accuracy": scored,
         "accuracy_error": score_error,
-        "refused": None,
+        "variants": _variants(model, task, config, length),
     }
+    level = 0.0
+    if control is not None and isinstance(task, Language):
+        chosen = task.controlled(config, CONTROL_EVERY)
+        losses, at, asked = (part.gather(1, chosen) for part in (losses, at, asked))
+        losses = losses - control
+        level = control.mean().item()
+        found["windowed_loss"] = level
+        gain, found["gain_error"] = _mean(-losses, asked & (at >= config.train_length))
+        found["gain"] = gain
+    last, found["last_error"] = _mean(losses, asked & (at >= length - config.last_tokens))
+    found["last_loss"] = None if last is None else level + last
+    for start, stop in _bins(length, config.train_length):
+        mean, error = _mean(losses, asked & (at >= start) & (at < stop))
+        if mean is not None:
+            found["positions"].append([start, stop, level + mean, error])
+    return found
+
+
+def windowed_losses(
+    model: nn.Module, task: Task, config: RunConfig
+) -> Float[Tensor, "stretches targets"] | None:
+    """The control: the loss of every so many targets with exactly the last training length of tokens in view.
+
+    A model that makes use of more has a lower loss where it sees more. None for problems, whose answers
+    need the whole of the question.
+    """
+    if not isinstance(task, Language):
+        return None
+    tokens, targets = task.windows(config, CONTROL_EVERY)
+    rows = max(1, _TOKENS_A_PASS[config.device] // config.train_length)
+    losses = []
+    with torch.no_grad(), _autocast(config):
+        for window, target in zip(tokens.split(rows), targets.split(rows), strict=True):
+            logits = model(window.to(config.device))[:, -1:]
+            losses.append(token_losses(logits, target[:, None].to(config.device)).double().cpu())
+    return torch.cat(losses).view(len(task.stretches(config)), -1)
 
 
 def validation_loss(model: nn.Module, task: Task, config: RunConfig) -> float:
     """The loss at the training length on a quarter of the test, for a look during training."""
-    tokens = max(config.evaluation_tokens // 4, config.train_length)
-    batch = task.test_sequences(tokens, config.train_length, max(config.lengths))
+    batch = task.test_sequences(config, config.train_length)
+    batch = Batch(*(part[::4] for part in batch))
     losses, _ = _losses(model, batch, config)
     return (losses.sum() / (batch.targets != UNASKED).sum()).item()
 
@@ -80,8 +126,7 @@ def _losses(model: nn.Module, batch: Batch, config: RunConfig) -> tuple[Tensor, 
     """The loss of every target, and whether it was the likeliest token; on the CPU, in float64."""
     rows = max(1, _TOKENS_A_PASS[config.device] // batch.tokens.shape[1])
     losses, right = [], []
-    bfloat16 = config.dtype == "bfloat16"
-    with torch.no_grad(), torch.autocast(config.device, torch.bfloat16, enabled=bfloat16):
+    with torch.no_grad(), _autocast(config):
         for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
             tokens, targets = tokens.to(config.device), targets.to(config.device)
             logits = model(tokens)
@@ -90,62 +135,61 @@ def _losses(model: nn.Module, batch: Batch, config: RunConfig) -> tuple[Tensor, 
     return torch.cat(losses), torch.cat(right)
 
 
-def _windowed(model: nn.Module, batch: Batch, config: RunConfig) -> Tensor:
-    """The loss of each of the same targets with no more context than in training."""
-    window, half = config.train_length, config.train_length // 2
-    length = batch.tokens.shape[1]
-    starts = [*range(0, length - window, half), length - window] if length > window else [0]
-    cut = Batch(*(torch.cat([part[:, s : s + window] for s in starts]) for part in batch))
-    losses, _ = _losses(model, cut, config)
-    found, known = [], 0  # targets before the known one have their loss
-    for start, part in zip(starts, losses.split(batch.tokens.shape[0]), strict=True):
-        found.append(part[:, known - start :])
-        known = start + window
-    return torch.cat(found, 1)
+def _autocast(config: RunConfig) -> torch.autocast:
+    return torch.autocast(config.device, torch.bfloat16, enabled=config.dtype == "bfloat16")
 
 
-def _by_stretch(losses: Tensor, cut: Tensor | None, longest: int) -> list[list[float | None]]:
-    """``[loss, windowed loss]`` of every stretch of text: the same stretches at all lengths.
-
-    Two lengths, or a loss and its control, differ far less from stretch to stretch than stretches do from
-    each other; their errors can only be told from pairs.
-    """
-    pieces = longest // losses.shape[1]
-    whole, windowed = (
-        None if part is None else part.reshape(-1, pieces * part.shape[1]).mean(1).tolist()
-        for part in (losses, cut)
-    )
-    return [[loss, windowed[i] if windowed else None] for i, loss in enumerate(whole or [])]
-
-
-def _by_position(losses: Tensor, asked: Tensor, train_length: int) -> list[list[float]]:
-    """``[start, stop, loss]`` in bins of equal width, with an edge at the training length."""
-    length = losses.shape[1]
-    width = max(1, train_length // 8)
-    while length > width * _MOST_BINS:
-        width *= 2
-    bins = []
-    for start in range(0, length, width):
-        mean = _mean(losses[:, start : start + width], asked[:, start : start + width])
-        if mean is not None:
-            bins.append([start, min(start + width, length), mean])
-    return bins
+def _bins(length: int, train_length: int) -> list[tuple[int, int]]:
+    """Eighths of the training length, then quarters of an octave: about as much as a logarithmic axis can show."""
+    edges = {train_length * eighth // 8 for eighth in range(9)}
+    octaves = math.log2(max(length / train_length, 1))
+    edges |= {round(train_length * 2 ** (quarter / 4)) for quarter in range(math.ceil(4 * octaves))}
+    ordered = [*sorted(edge for edge in edges if edge < length), length]
+    return list(zip(ordered, ordered[1:], strict=False))
 
 
 def _accuracy(task: Task, right: Tensor, asked: Tensor) -> tuple[float | None, float | None]:
+    """The share of right answers, whole ones or single tokens, and its standard error."""
     if task.measure is None:
         return None, None
     if task.measure == "exact match":
-        scores = (right | ~asked).all(1).double()
-    else:
-        scores = (right & asked).sum(1).double() / asked.sum(1)
-    return scores.mean().item(), _standard_error(scores)
+        right, asked = (right | ~asked).all(1, keepdim=True), torch.ones(len(asked), 1, dtype=torch.bool)
+    share, error = _mean(right.double(), asked)
+    # All right, or all wrong: by the rule of three, 3 in so many may still be the other way (two errors).
+    return share, None if error is None else max(error, 1.5 / len(asked))
 
 
-def _mean(losses: Tensor, asked: Tensor) -> float | None:
-    count = asked.sum().item()
-    return losses.sum().item() / count if count else None
+def _variants(model: nn.Module, task: Task, config: RunConfig, length: int) -> dict[str, list]:
+    """Accuracy and its standard error on a problem's further test sets."""
+    if not isinstance(task, Problem):
+        return {}
+    found = {}
+    for variant in task.variants:
+        batch = task.test_sequences(config, length, variant)
+        _, right = _losses(model, batch, config)
+        found[variant] = list(_accuracy(task, right, batch.targets != UNASKED))
+    return found
 
 
-def _standard_error(values: Tensor) -> float | None:
-    return None if len(values) < 2 else (values.std() / math.sqrt(len(values))).item()
+def _mean(
+    values: Float[Tensor, "rows columns"], counted: Bool[Tensor, "rows columns"]
+) -> tuple[float | None, float | None]:
+    """The mean of the values that count, and its standard error, rows being what is drawn independently."""
+    counts = counted.sum(1).double()
+    sums = torch.where(counted, values, 0.0).sum(1)
+    total = counts.sum()
+    if total == 0:
+        return None, None
+    mean = sums.sum() / total
+    if len(counts) < 2:
+        return mean.item(), None
+    # Of a ratio of two sums: rows may hold different numbers of values.
+    scatter = (sums - mean * counts).square().sum() * len(counts) / (len(counts) - 1)
+    return mean.item(), (scatter.sqrt() / total).item()
+
+
+def _nothing() -> dict[str, Any]:
+    """Every measure, before anything is measured."""
+    names = ("loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error")
+    empty: dict[str, Any] = {"positions": [], "stretches": [], "variants": {}}
+    return {**dict.fromkeys((*names, "accuracy", "accuracy_error", "refused")), **empty}

@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
+from .config import RunConfig
 from .corpus import Corpus, bigram_loss
 
 #: The target of a token whose successor is not asked for.
@@ -36,6 +38,14 @@ def generator(*key: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+class Baseline(NamedTuple):
+    """What is reached without a model: the loss, and the share of right answers where there are such."""
+
+    name: str
+    loss: float
+    accuracy: float | None = None
+
+
 class Task(ABC):
     """Something to learn at one length and be tested on at others."""
 
@@ -48,25 +58,23 @@ class Task(ABC):
     def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch: ...
 
     @abstractmethod
-    def baseline(self, tests: Batch) -> tuple[str, float]:
-        """What can be had without a model, and its loss; a model near it has learned nothing yet."""
+    def test_sequences(self, config: RunConfig, length: int) -> Batch:
+        """All sequences to be tested at a length."""
 
     @abstractmethod
-    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
-        """All sequences to be tested at a length.
-
-        Args:
-            tokens: About how many to test on.
-            longest: The longest length of the comparison.
-        """
+    def baseline(self, tests: Batch) -> Baseline:
+        """What can be had without a model; one that is near it has learned nothing yet."""
 
 
 class Language(Task):
     """Predict the next byte of a text.
 
-    For tests, stretches of the longest length are spread evenly over the validation text, and cut into
-    sequences of the length in question. So every length is tested on the same bytes, and a loss
-    that changes with the length changes for no other reason.
+    Every length is tested on the same bytes: those of stretches as long as the longest length, spread evenly
+    over the validation text. Imagine the stretches laid end to end and cut into sequences of the length in
+    question. A sequence that begins in one stretch and ends in the next is tested twice: its first part where
+    the one stretch ends, its last part where the next begins, there with the text that really comes before.
+    So lengths that do not divide the longest are tested at every position equally often, too, and a loss that
+    changes with the length changes for no other reason.
     """
 
     minimum_length = 8
@@ -81,52 +89,95 @@ class Language(Task):
         text = self.corpus.train[starts + torch.arange(length + 1)].long()
         return Batch(text[:, :-1], text[:, 1:])
 
-    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
-        stretch = longest // length * length  # lengths that do not divide it lose a few bytes at the end
-        count = max(1, min(tokens, len(self.corpus.validation) - 1) // longest)
+    def stretches(self, config: RunConfig) -> Int[Tensor, " stretches"]:
+        """Where in the validation text each stretch of the longest length begins."""
+        longest, first = max(config.lengths), _lead(config.train_length, config.lengths)
         last = len(self.corpus.validation) - longest - 1
-        starts = torch.linspace(0, last, count, dtype=torch.float64).long()[:, None]
-        text = self.corpus.validation[starts + torch.arange(stretch + 1)].long()
-        return Batch(text[:, :-1].reshape(-1, length), text[:, 1:].reshape(-1, length))
+        count = max(1, min(config.evaluation_tokens, last - first + longest) // longest)
+        return torch.linspace(first, last, count, dtype=torch.float64).long()
 
-    def baseline(self, tests: Batch) -> tuple[str, float]:
-        return "byte bigram", bigram_loss(self.corpus, tests.targets, tests.tokens)
+    def test_sequences(self, config: RunConfig, length: int) -> Batch:
+        """The targets that are asked for, in the order of the rows, are those of one stretch after the other."""
+        longest, text = max(config.lengths), self.corpus.validation.long()
+        begins, firsts = [], []
+        for number, first in enumerate(self.stretches(config).tolist()):
+            laid = number * longest  # where this stretch begins if all are laid end to end
+            for cut in range(laid // length * length, laid + longest, length):
+                begins.append(first + cut - laid)
+                firsts.append(first)
+        at = torch.tensor(begins)[:, None] + torch.arange(length)
+        asked = (at >= torch.tensor(firsts)[:, None]) & (at < torch.tensor(firsts)[:, None] + longest)
+        at.clamp_(max=len(text) - 2)  # nobody asks for what comes after the last stretch
+        return Batch(text[at], torch.where(asked, text[at + 1], UNASKED))
+
+    def controlled(self, config: RunConfig, every: int) -> Int[Tensor, "stretches targets"]:
+        """One in so many targets of each stretch, by number; others from stretch to stretch."""
+        shift = torch.arange(len(self.stretches(config)))[:, None] % every
+        return shift + torch.arange(0, max(config.lengths) - every + 1, every)
+
+    def windows(
+        self, config: RunConfig, every: int
+    ) -> tuple[Int[Tensor, "targets window"], Int[Tensor, " targets"]]:
+        """Those targets, and before each exactly the training length of tokens."""
+        at = (self.stretches(config)[:, None] + self.controlled(config, every)).flatten()
+        text = self.corpus.validation.long()
+        return text[at[:, None] + torch.arange(1 - config.train_length, 1)], text[at + 1]
+
+    def baseline(self, tests: Batch) -> Baseline:
+        asked = tests.targets != UNASKED
+        return Baseline(
+            "byte bigram", bigram_loss(self.corpus, tests.targets[asked], tests.tokens[asked])
+        )
 
     def check_lengths(self, train_length: int, lengths: tuple[int, ...]) -> None:
         """The text must be longer than what is cut from it."""
         for name, part, length in (
             ("training", self.corpus.train, train_length),
-            ("validation", self.corpus.validation, max(lengths)),
+            ("validation", self.corpus.validation, _lead(train_length, lengths) + max(lengths)),
         ):
             if len(part) <= length:
                 raise ValueError(
-                    f"text must have more than {length} bytes for {name}, the length asked for, "
+                    f"text must have more than {length} bytes for {name} at the lengths asked for, "
                     f"got {len(part)}"
                 )
 
 
+def _lead(train_length: int, lengths: Sequence[int]) -> int:
+    """How much of the text before a stretch may be shown to its first targets."""
+    return max(train_length, *(length for length in lengths if max(lengths) % length), 0) - 1
+
+
 class Problem(Task):
-    """Random sequences with a question and an answer."""
+    """Random sequences with a question and an answer.
+
+    Training asks for variant ``"training"``, the test proper for ``"test"``; most problems draw from one
+    source for both, where hardly one sequence comes twice.
+    """
 
     #: How many tokens an answer's token is drawn from, so what guessing it costs is the logarithm.
     choices: int
+    #: Further test sets, by name.
+    variants: tuple[str, ...] = ()
 
     @abstractmethod
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         """Texts of at most ``length + 1`` bytes, and which of them are asked for."""
 
     def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch:
         """Problems of every size up to the length, one size a batch."""
         rng = generator("train", seed, step)
         size = int(torch.randint(self.minimum_length, length + 1, (), generator=rng))
-        return _padded(*self.sample(rng, batch, size), length)
+        return _padded(*self.sample(rng, batch, size, "training"), length)
 
-    def baseline(self, tests: Batch) -> tuple[str, float]:
-        return "guessing", math.log(self.choices)
+    def test_sequences(self, config: RunConfig, length: int, variant: str = "test") -> Batch:
+        count = max(_FEWEST_TESTS, config.evaluation_tokens // length // (1 if variant == "test" else 4))
+        return _padded(*self.sample(generator(variant, length), count, length, variant), length)
 
-    def test_sequences(self, tokens: int, length: int, longest: int) -> Batch:
-        count = max(_FEWEST_TESTS, tokens // length)
-        return _padded(*self.sample(generator("test", length), count, length), length)
+    def baseline(self, tests: Batch) -> Baseline:
+        answer = 1 if self.measure == "accuracy" else (tests.targets != UNASKED).sum(1).min().item()
+        return Baseline("guessing", math.log(self.choices), self.choices**-answer)
 
 
 _FEWEST_TESTS = 64
@@ -139,7 +190,9 @@ class Copy(Problem):
     measure = "exact match"
     choices = 26
 
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         letters = _letters(rng, batch, length // 2)
         return _question_and_answer([letters], self.answer(letters))
 
@@ -155,15 +208,24 @@ class Reverse(Copy):
 
 
 class Addition(Problem):
-    """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``."""
+    """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``.
+
+    A fifth of all pairs of numbers is never trained on, and tests are on those alone.
+    """
 
     minimum_length = 5
     measure = "exact match"
     choices = 10
 
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         digits = (length - 2) // 3
-        one, two = (torch.randint(0, 10, (batch, digits), generator=rng) for _ in range(2))
+        drawn = torch.empty(0, 2, digits, dtype=torch.long)
+        while len(drawn) < batch:
+            more = torch.randint(0, 10, (2 * batch, 2, digits), generator=rng)
+            drawn = torch.cat((drawn, more[self.held_out(more) == (variant != "training")]))
+        one, two = drawn[:batch].unbind(1)
         carry, answer = torch.zeros(batch, dtype=torch.long), []
         for place in reversed(range(digits)):
             total = one[:, place] + two[:, place] + carry
@@ -174,11 +236,20 @@ class Addition(Problem):
         zero = ord("0")
         return _question_and_answer([one + zero, plus, two + zero], torch.stack(answer, dim=1) + zero)
 
+    @staticmethod
+    def held_out(numbers: Int[Tensor, "batch two digits"]) -> Bool[Tensor, " batch"]:
+        """Whether a pair of numbers is for tests: by a hash of its digits, so both sides know without a list."""
+        mixed = torch.full(numbers.shape[:1], 2166136261)
+        for digit in numbers.flatten(1).unbind(1):  # FNV-1a, 32 bits
+            mixed = ((mixed ^ digit) * 16777619) & 0xFFFFFFFF
+        return (mixed >> 16) % 5 == 0
+
 
 class PassKey(Problem):
     """A number hidden somewhere in idle talk, asked for at the end.
 
-    The protocol of landmark attention (arXiv:2305.16300) with shorter sentences, for models of bytes.
+    The protocol of landmark attention (arXiv:2305.16300) with shorter sentences, for models of bytes. Variants
+    hide the key in one quarter of the idle talk each.
     """
 
     measure = "exact match"
@@ -187,11 +258,18 @@ class PassKey(Problem):
     _NEEDLE = b"the key is %05d. "
     _QUESTION = b"what is the key? "
     minimum_length = len(_NEEDLE % 0) + len(_QUESTION) + 5 - 1
+    variants = ("first quarter", "second quarter", "third quarter", "last quarter")
 
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         idle = length - self.minimum_length
         keys = torch.randint(0, 100_000, (batch,), generator=rng).tolist()
-        depths = torch.randint(0, idle + 1, (batch,), generator=rng).tolist()
+        first, last = 0, idle
+        if variant in self.variants:
+            quarter = self.variants.index(variant)
+            first, last = quarter * idle // 4, (quarter + 1) * idle // 4
+        depths = torch.randint(first, last + 1, (batch,), generator=rng).tolist()
         talk = (self._TALK * (idle // len(self._TALK) + 1))[:idle]
         texts = [
             talk[:depth] + self._NEEDLE % key + talk[depth:] + self._QUESTION + b"%05d" % key
@@ -214,7 +292,9 @@ class Induction(Problem):
     measure = "accuracy"
     choices = 26
 
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         pairs = (length + 1) // 2
         keys = torch.randint(0, 26, (batch, pairs), generator=rng)
         values = torch.randint(0, 26, (batch, 26), generator=rng)
@@ -222,24 +302,40 @@ class Induction(Problem):
         text = torch.stack((keys + ord("a"), values.gather(1, keys) + ord("A")), dim=2).flatten(1)
         return text, torch.stack((torch.zeros_like(seen), seen), dim=2).flatten(1)
 
+    def baseline(self, tests: Batch) -> Baseline:
+        """Guess by how often each capital has come: all that is known without looking where."""
+        asked = tests.targets != UNASKED
+        capitals = (tests.tokens >= ord("A")) & (tests.tokens <= ord("Z"))
+        letters = torch.where(capitals, tests.tokens - ord("A"), 26)
+        counts = torch.nn.functional.one_hot(letters, 27).cumsum(1)[..., :26][asked].double()
+        answers = tests.targets[asked] - ord("A")
+        share = counts.gather(1, answers[:, None])[:, 0] / counts.sum(1)
+        right = (counts.argmax(1) == answers).double()
+        return Baseline("capitals so far", -share.log().mean().item(), right.mean().item())
+
 
 class FlipFlop(Problem):
     """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
 
     A tenth of the instructions write, a tenth read, the rest are to be ignored. Only what is read is
-    asked for.
+    asked for. Variants ignore more (98 %: the last write is far away) and less (10 %: there are many others).
     """
 
     minimum_length = 16
     measure = "accuracy"
     choices = 2
+    variants = ("sparse", "dense")
+    _IGNORED = {"sparse": 0.98, "dense": 0.1}
 
-    def sample(self, rng: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, rng: torch.Generator, batch: int, length: int, variant: str
+    ) -> tuple[Tensor, Tensor]:
         pairs = (length + 1) // 2
         bits = torch.randint(0, 2, (batch, pairs), generator=rng)
         drawn = torch.rand(batch, pairs, generator=rng)
-        drawn[:, 0], drawn[:, -1] = 0.0, 0.15  # begin with a write, end with a read
-        writes, reads = drawn < 0.1, (drawn >= 0.1) & (drawn < 0.2)
+        drawn[:, 0], drawn[:, -1] = 0.0, 1.0  # begin with a write, end with a read
+        each = (1 - self._IGNORED.get(variant, 0.8)) / 2
+        writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
