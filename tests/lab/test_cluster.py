@@ -20,7 +20,7 @@ from ordinate.lab.claim import claim, claim_file
 from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.config import RunConfig
 from ordinate.lab.progress import Progress
-from ordinate.lab.records import Sweep, read_run
+from ordinate.lab.records import Sweep, read_run, sha256_of
 from ordinate.lab.train import train_and_evaluate
 
 TINY = RunConfig(
@@ -102,13 +102,41 @@ def test_a_claim_says_whose_it_is_and_ends_with_its_process(tmp_path):
         assert claim_file(run).read_text() == f"{os.getpid()}\n"
 
 
+def test_a_claim_leaves_nothing_behind_however_its_holder_leaves(tmp_path):
+    with pytest.raises(RuntimeError, match="no room"), claim(tmp_path / "run"):
+        raise RuntimeError("no room")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_that_wait_and_come_only_one_at_a_time_has_the_claim(tmp_path):
+    """Claims are removed while others wait for them: a lock on a file that is gone must keep nobody."""
+    holders, most = [], []
+
+    def hold():
+        for _ in range(20):
+            with claim(tmp_path / "run", every=0.0005):
+                holders.append(1)
+                most.append(len(holders))
+                time.sleep(0.0005)
+                holders.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(most) == 120
+    assert max(most) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 # The worker's side, in this process
 
 
 def job_of(sweep: Sweep, folder: Path, **changes) -> Job:
     sweep.save(folder)
     config = sweep.configs()[0]
-    digest = cluster._sha256(folder / "sweep.json")
+    digest = sha256_of(folder / "sweep.json")
     job = Job(config, folder, sweep.directory(folder, config), digest, cluster.ordinate.__version__)
     return replace(job, **changes)
 

@@ -8,6 +8,7 @@ from lab_cases import numbers, some_text, tiny
 from torch import nn
 
 import ordinate
+from ordinate.lab.build import make_encoding, make_model, make_task
 from ordinate.lab.cost import added_cost, parameters_of, training_memory
 from ordinate.lab.evaluate import (
     CONTROL_EVERY,
@@ -20,7 +21,7 @@ from ordinate.lab.evaluate import (
 )
 from ordinate.lab.model import Transformer, token_losses
 from ordinate.lab.tasks import TASKS, UNASKED, FlipFlop
-from ordinate.lab.train import make_encoding, make_model, make_task, train_and_evaluate
+from ordinate.lab.train import train_and_evaluate
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ordinate.lab.build import make_encoding, make_model
 from ordinate.lab.cost import parameters_of
 from ordinate.lab.presets import PRESETS
 from ordinate.lab.records import read_runs
-from ordinate.lab.sweep import plan, run_all
-from ordinate.lab.train import make_encoding, make_model
+from ordinate.lab.sweep import plan, run_all, unreached
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -46,6 +46,38 @@ def test_other_training_lengths_keep_the_proportions():
 
 def test_encodings_named_twice_are_run_once():
     assert plan(arms=["rope", "alibi", "rope"], task="copy").arms == ("rope", "alibi")
+    assert plan(arms=["rope", "rope ", "ROPE", "alibi"], task="copy").arms == ("rope", "alibi")
+    twice = ["rope:base=1e6", "rope:base=1000000", "rope : base = 1_000_000"]
+    assert plan(arms=twice, task="copy").arms == ("rope:base=1e6",)
+    assert plan(arms=["rope", "rope:base=1e6"], task="copy").arms == ("rope", "rope:base=1e6")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("length", [2, 5, 16, 17, 32, 100, 1000])
+def test_at_any_training_length_no_row_of_a_presets_tables_is_out_of_reach(name, length, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    sweep = plan(name, task="copy", train_length=length)
+    reach = {
+        spec: getattr(make_encoding(spec, config), "max_distance", 0)
+        for config in sweep.configs()
+        for spec in sweep.arms
+    }
+    assert max(reach.values()) <= length
+    assert unreached(sweep) == []
+
+
+def test_rows_that_training_never_reaches_are_said():
+    sweep = plan(arms=["rope", "t5", "clipped:max_distance=16"], task="copy", train_length=64)
+    assert unreached(sweep) == [
+        "t5 has rows for distances up to 128, which training at 64 never reaches; max_distance=64 would have none"
+    ]
+
+
+def test_scalings_are_only_made_for_encodings_they_are_tested_with():
+    sweep = plan(arms=["alibi"], task="copy", d_model=15, num_heads=3)
+    assert sweep.settings["extensions"]
+    with pytest.raises(ValueError, match="head_dim must be even"):
+        plan(arms=["rope"], task="copy", d_model=15, num_heads=3)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import threading
@@ -12,10 +13,26 @@ import time
 import pytest
 from lab_cases import tiny
 
+from ordinate.lab.build import make_model
 from ordinate.lab.config import RunConfig, run_names
+from ordinate.lab.cost import parameters_of
 from ordinate.lab.environment import describe
-from ordinate.lab.records import MetricsFile, NoRoom, Sweep, read_runs, write_atomically
-from ordinate.lab.sweep import plan, run_all
+from ordinate.lab.gather import gather
+from ordinate.lab.progress import Progress
+from ordinate.lab.records import (
+    Mark,
+    MetricsFile,
+    NoRoom,
+    Sweep,
+    read_json,
+    read_run,
+    read_runs,
+    sha256_of,
+    write_atomically,
+    write_json,
+)
+from ordinate.lab.sweep import check_room, plan, run_all
+from ordinate.lab.train import train_and_evaluate
 
 
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
@@ -43,7 +60,7 @@ def test_a_stop_in_the_middle_of_a_file_leaves_nothing_behind(tmp_path, monkeypa
 
 
 def test_a_line_that_finds_no_room_is_taken_back_whole(tmp_path):
-    metrics = MetricsFile(tmp_path / "metrics.jsonl", keep=lambda metric: True)
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.append(kind="train", step=1)
     real = metrics._file
 
@@ -65,13 +82,23 @@ def test_a_line_that_finds_no_room_is_taken_back_whole(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == '{"kind": "train", "step": 1}\n'
 
 
-def test_metrics_opened_again_forget_a_cut_line_and_what_is_to_come_again(tmp_path):
+def test_metrics_opened_again_keep_what_was_marked_and_forget_what_comes_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"kind": "train", "step": step}) for step in range(1, 6)]
-    path.write_text("\n".join(lines) + '\n{"kind": "tra')
-    metrics = MetricsFile(path, keep=lambda metric: metric["step"] <= 3)
+    metrics = MetricsFile(path)
+    for step in range(1, 4):
+        metrics.append(kind="train", step=step)
+    mark = metrics.mark()
+    metrics.append(kind="train", step=4)
     metrics.close()
-    assert path.read_text() == "\n".join(lines[:3]) + "\n"
+    with path.open("ab") as file:
+        file.write(b'{"kind": "tra')  # a line that was being written when the process was killed
+    again = MetricsFile(path, mark)
+    assert [metric["step"] for metric in again.metrics] == [1, 2, 3]
+    again.append(kind="train", step=4)
+    end = again.mark()
+    again.close()
+    assert end == Mark(4, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
 
 
 def test_a_config_survives_json_and_refuses_what_it_does_not_know():
@@ -125,6 +152,125 @@ def test_two_processes_on_one_comparison_do_each_run_once(tmp_path):
     assert not list((tmp_path / "runs").glob(".*"))
 
 
+SMALL = {
+    "task": "copy", "train_length": 8, "lengths": (8, 16), "steps": 6, "validate_every": 3, "batch": 2,
+    "d_model": 16, "num_heads": 2, "num_layers": 1, "extensions": (),
+}  # fmt: skip
+
+
+class Listener(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+def without(kind: str, **where):
+    """Take lines out, and leave the rest as it was."""
+
+    def change(lines):
+        return [
+            one for one in lines if one["kind"] != kind or any(one[k] != v for k, v in where.items())
+        ]
+
+    return change
+
+
+def with_value(kind: str, name: str, value: object):
+    return lambda lines: [{**one, name: value} if one["kind"] == kind else one for one in lines]
+
+
+# Changes after which the checksums are made to fit: only what the lines say can give them away.
+FORGERIES = {
+    "no training": without("train"),
+    "a step of training missing": without("train", step=4),
+    "steps in another order": lambda lines: lines[::-1],
+    "a step twice": lambda lines: [lines[0], *lines],
+    "a validation missing": without("validation", step=3),
+    "an evaluation missing": without("evaluation", length=16),
+    "no baseline": without("baseline"),
+    "no cost": without("cost"),
+    "a length of letters": with_value("evaluation", "length", "16"),
+    "no length": with_value("evaluation", "length", None),
+    "no step": with_value("train", "step", None),
+    "a loss of letters": with_value("evaluation", "loss", "1.2"),
+    "a loss of none": with_value("evaluation", "loss", None),
+    "a true gradient": with_value("train", "grad_norm", True),
+    "a baseline without a name": with_value("baseline", "name", None),
+    "a table of words": with_value("evaluation", "positions", "none"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_report_and_resume_mean_the_same_by_damaged(tmp_path, what):
+    sweep = plan(arms=["none", "rope"], **SMALL)
+    run_all(sweep, tmp_path)
+    directory = tmp_path / "runs" / "rope-0"
+    before = read_run(directory).metrics
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    changed = "".join(json.dumps(line) + "\n" for line in FORGERIES[what](lines))
+    (directory / "metrics.jsonl").write_text(changed)
+    result = read_json(directory / "result.json")
+    digests = {**result["sha256"], "metrics.jsonl": sha256_of(directory / "metrics.jsonl")}
+    write_json(directory / "result.json", {**result, "sha256": digests})
+    (left_out,) = gather(tmp_path).left_out
+    assert (left_out.name, left_out.state) == ("rope-0", "damaged")
+    listener = Listener()
+    run_all(sweep, tmp_path, listener)
+    assert f"rope-0 is damaged and is run again: {left_out.reason}" in listener.said
+    again = read_run(directory)
+    assert again.state == "finished"
+    assert [one.get("loss") for one in again.metrics] == [one.get("loss") for one in before]
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '"x"', "{}", "[1]", '[{"threads": "2"}]'])
+def test_an_environment_that_describes_nothing_is_damage(tmp_path, content):
+    train_and_evaluate(tiny(), tmp_path)
+    (tmp_path / "environment.json").write_text(content)
+    assert read_run(tmp_path, tiny()).state == "damaged"
+    result = read_json(tmp_path / "result.json")
+    digests = {**result["sha256"], "environment.json": sha256_of(tmp_path / "environment.json")}
+    write_json(tmp_path / "result.json", {**result, "sha256": digests})
+    assert read_run(tmp_path, tiny()).state == "damaged"
+
+
+def test_a_run_that_diverges_does_not_keep_the_others_from_being_done(tmp_path, monkeypatch):
+    from ordinate.lab import train
+
+    sweep = plan(arms=["rope", "alibi"], **SMALL)
+    step = train._Run._step
+
+    def spoiled(self, model):
+        loss, norm = step(self, model)
+        return loss, norm * float("nan") if self.config.spec == "rope" else norm
+
+    monkeypatch.setattr(train._Run, "_step", spoiled)
+    run_all(sweep, tmp_path)
+    found = gather(tmp_path)
+    assert [(run.spec, run.diverged) for run in found.runs] == [("rope", True), ("alibi", False)]
+    assert found.runs[0].record.reason == "at step 1 its gradient norm is nan"
+    assert found.left_out == ()
+
+
+def test_room_is_needed_only_for_runs_that_are_still_to_be_done(tmp_path, monkeypatch):
+    sweep = plan(arms=["none", "rope"], **SMALL)
+    run_all(sweep, tmp_path)
+    weights = 4 * parameters_of(make_model(sweep.configs()[0]))
+    enough_for_one = 7 * weights + 300 * 6
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": free}))
+    free = 0
+    check_room(sweep, tmp_path)
+    (tmp_path / "runs" / "none-0" / "result.json").unlink()
+    with pytest.raises(NoRoom):
+        check_room(sweep, tmp_path)
+    free = enough_for_one
+    check_room(sweep, tmp_path)
+    (tmp_path / "runs" / "rope-0" / "result.json").unlink()
+    with pytest.raises(NoRoom):
+        check_room(sweep, tmp_path)
+
+
 def test_the_environment_names_neither_host_nor_user():
     import getpass
     import socket
@@ -142,7 +288,6 @@ def test_event_files_hold_the_records_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from ordinate.lab.tensorboard import EventFile
-    from ordinate.lab.train import train_and_evaluate
 
     for _ in range(2):  # a second time, as after an interruption: no step twice
         train_and_evaluate(tiny(), tmp_path / "run", observers=[EventFile(tmp_path / "events")])

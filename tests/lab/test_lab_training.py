@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,16 +16,11 @@ import pytest
 import torch
 from lab_cases import numbers, some_text, tiny, users_environment
 
-from ordinate.lab import checkpoint
+from ordinate.lab import checkpoint, train
+from ordinate.lab.build import learning_rate, make_model, make_optimizer, make_task
 from ordinate.lab.progress import PlainProgress, Progress
-from ordinate.lab.records import read_run
-from ordinate.lab.train import (
-    learning_rate,
-    make_model,
-    make_optimizer,
-    make_task,
-    train_and_evaluate,
-)
+from ordinate.lab.records import Mark, read_run
+from ordinate.lab.train import train_and_evaluate
 
 
 class Listener(Progress):
@@ -107,7 +104,10 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "config.json", "environment.json"])
+FILES = ["metrics.jsonl", "result.json", "config.json", "environment.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_damaged_record_is_named_and_run_again(tmp_path, name):
     directory = tmp_path / "rope-0"
     train_and_evaluate(tiny(), directory)
@@ -130,6 +130,94 @@ def test_one_flipped_bit_of_the_metrics_is_damage(tmp_path):
     assert (record.state, record.metrics) == ("damaged", ())
 
 
+def test_the_weights_may_be_deleted_to_save_room(tmp_path):
+    train_and_evaluate(tiny(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert read_run(tmp_path, tiny()).state == "finished"
+
+
+def test_what_happens_to_the_lines_while_a_run_goes_on_is_not_signed(tmp_path):
+    def tamper(metric):
+        if metric["kind"] == "cost":
+            flip_a_byte(tmp_path / "metrics.jsonl")
+
+    listener = Listener()
+    train_and_evaluate(tiny(), tmp_path, listener, observers=[tamper])
+    assert read_run(tmp_path, tiny()).state == "damaged"
+    (said,) = listener.said
+    assert said.endswith(
+        "is damaged and does not count: metrics.jsonl is not the file result.json was made of"
+    )
+
+
+def lines_of(directory: Path) -> list[bytes]:
+    return (directory / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def rewritten(change):
+    return lambda directory: (directory / "metrics.jsonl").write_bytes(
+        b"".join(change(lines_of(directory)))
+    )
+
+
+# What may happen to a run that was stopped at line 9 of 19, its checkpoint standing for the first 7.
+DAMAGES = {
+    "metrics deleted": lambda directory: (directory / "metrics.jsonl").unlink(),
+    "metrics of random bytes": rewritten(lambda lines: [bytes(range(256)) * 9]),
+    "a line spoiled": rewritten(lambda lines: [*lines[:2], b'{"kind": "tr\n', *lines[3:]]),
+    "cut short": rewritten(lambda lines: [b"".join(lines)[:300]]),
+    "lines doubled": rewritten(lambda lines: lines[:3] + lines),
+    "a line missing": rewritten(lambda lines: lines[:4] + lines[5:]),
+    "a number changed": rewritten(lambda lines: [lines[0].replace(b'"grad_norm": ', b'"grad_norm": 9'), *lines[1:]]),
+    "a finished run's weights for a checkpoint": lambda directory: shutil.copy(
+        directory.parent / "whole" / "model.safetensors", directory / "checkpoint.safetensors"
+    ),
+    "no threads": lambda directory: (directory / "environment.json").write_text('[{"threads": 0}]'),
+    "an environment that is none": lambda directory: (directory / "environment.json").write_text("null"),
+    "no environment": lambda directory: (directory / "environment.json").unlink(),
+    "no config": lambda directory: (directory / "config.json").unlink(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_an_unfinished_run_is_named_and_the_run_starts_again(tmp_path, damage):
+    train_and_evaluate(tiny(), tmp_path / "whole")
+    directory = tmp_path / "rope-0"
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), directory, observers=[stop_after(9)])
+    assert checkpoint.load(directory / "checkpoint.safetensors").mark.lines == 7
+    DAMAGES[damage](directory)
+    listener = Listener()
+    train_and_evaluate(tiny(), directory, listener)
+    (said,) = listener.said
+    assert said.startswith("rope-0 is damaged and is run again: ")
+    assert numbers(directory) == numbers(tmp_path / "whole")
+    assert read_run(directory, tiny()).state == "finished"
+
+
+def test_metrics_that_are_lost_after_the_last_step_are_damage_too(tmp_path):
+    directory = tmp_path / "rope-0"
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), directory, observers=[stop_after(18)])
+    assert checkpoint.load(directory / "checkpoint.safetensors").step == 12
+    (directory / "metrics.jsonl").unlink()
+    listener = Listener()
+    train_and_evaluate(tiny(), directory, listener)
+    assert "must begin with the 16 lines its checkpoint stands for" in listener.said[0]
+    assert read_run(directory, tiny()).state == "finished"
+
+
+def test_the_checkpoint_of_another_run_is_not_taken_for_this_ones(tmp_path):
+    for name, config in (("one", tiny()), ("two", tiny(d_model=8))):
+        with pytest.raises(Stopped):
+            train_and_evaluate(config, tmp_path / name, observers=[stop_after(9)])
+    for name in ("checkpoint.safetensors", "metrics.jsonl"):
+        shutil.copy(tmp_path / "two" / name, tmp_path / "one" / name)
+    listener = Listener()
+    train_and_evaluate(tiny(), tmp_path / "one", listener)
+    assert "is of another run" in listener.said[0]
+
+
 def test_records_of_another_config_are_not_taken_for_this_run(tmp_path):
     train_and_evaluate(tiny(), tmp_path)
     assert read_run(tmp_path, tiny(seed=5)).state == "damaged"
@@ -137,7 +225,7 @@ def test_records_of_another_config_are_not_taken_for_this_run(tmp_path):
         train_and_evaluate(tiny(seed=5), tmp_path, observers=[stop_after(4)])
     listener = Listener()
     train_and_evaluate(tiny(seed=6), tmp_path, listener)
-    assert "config.json is of another run" in listener.said[0]
+    assert "is of another run" in listener.said[0]
     assert read_run(tmp_path, tiny(seed=6)).state == "finished"
 
 
@@ -173,11 +261,34 @@ def test_a_resumed_run_goes_on_with_the_threads_it_began_with(tmp_path, monkeypa
     with pytest.raises(Stopped):
         train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
     path = tmp_path / "environment.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 3}))
+    path.write_text(json.dumps([{**json.loads(path.read_text())[0], "threads": 3}]))
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     train_and_evaluate(tiny(), tmp_path)
     assert asked == [3]
+
+
+def test_a_run_that_goes_on_elsewhere_says_where_and_from_which_step(tmp_path, monkeypatch):
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
+    here = train.describe("cpu", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "describe", lambda device, processes: {**here, "processor": "another"})
+        with pytest.raises(Stopped):
+            train_and_evaluate(tiny(), tmp_path, observers=[stop_after(12)])
+    train_and_evaluate(tiny(), tmp_path)
+    places = read_run(tmp_path, tiny()).environments
+    assert [place["from_step"] for place in places] == [0, 6, 9]
+    assert [place["processor"] == "another" for place in places] == [False, True, False]
+    assert [place["processes"] for place in places] == [1, 1, 1]
+
+
+def test_a_run_that_goes_on_where_it_was_has_been_in_one_place(tmp_path):
+    with pytest.raises(Stopped):
+        train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
+    train_and_evaluate(tiny(), tmp_path)
+    (place,) = read_run(tmp_path, tiny()).environments
+    assert place["from_step"] == 0
 
 
 def test_of_one_seed_every_encoding_starts_from_the_same_weights_and_sees_the_same_batches():
@@ -220,12 +331,46 @@ def test_training_lowers_the_loss(tmp_path):
     assert sum(losses[-10:]) / 10 < 0.7 * losses[0]
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(tmp_path):
-    config = tiny(learning_rate=1e30, clip=1e30)
-    with pytest.raises(ArithmeticError, match=r"diverged at step \d+: its loss is"):
-        train_and_evaluate(config, tmp_path)
-    assert read_run(tmp_path, config).state == "unfinished"
-    assert all("NaN" not in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+def test_a_run_that_diverges_is_over_and_says_how(tmp_path):
+    config, listener = tiny(learning_rate=1e30, clip=1e30), Listener()
+    train_and_evaluate(config, tmp_path, listener)
+    record = read_run(tmp_path, config)
+    assert record.state == "diverged"
+    assert re.fullmatch(r"at step \d+ its (loss|gradient norm) is (nan|inf)", record.reason)
+    assert listener.said == [f"{tmp_path.name} diverged: {record.reason}"]
+    assert record.of_kind("evaluation") == []
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+    train_and_evaluate(config, tmp_path, observers=[stop_after(1)])  # it would diverge again
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("loss", "nan"), ("gradient norm", "inf"), ("validation loss", "nan")]
+)
+def test_divergence_names_the_quantity_that_is_no_number(tmp_path, monkeypatch, what, value):
+    step = train._Run._step
+
+    def spoiled(self, model):
+        loss, norm = step(self, model)
+        broken = torch.tensor(float(value))
+        if self.step == 6:
+            return (
+                (broken, norm)
+                if what == "loss"
+                else (loss, broken)
+                if what == "gradient norm"
+                else (loss, norm)
+            )
+        return loss, norm
+
+    monkeypatch.setattr(train._Run, "_step", spoiled)
+    if what == "validation loss":
+        monkeypatch.setattr(train, "validation_loss", lambda *_: float(value))
+    train_and_evaluate(tiny(), tmp_path)
+    record = read_run(tmp_path, tiny())
+    assert (record.state, record.reason) == (
+        "diverged", f"at step {5 if what == 'validation loss' else 7} its {what} is {value}",
+    )  # fmt: skip
 
 
 def test_a_checkpoint_brings_back_weights_moments_and_step(tmp_path):
@@ -234,11 +379,14 @@ def test_a_checkpoint_brings_back_weights_moments_and_step(tmp_path):
     optimizer = make_optimizer(model, config)
     model(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
     optimizer.step()
-    checkpoint.save(checkpoint.capture(model, optimizer, 1, 2.5), tmp_path / "c.safetensors")
+    saved = checkpoint.State(
+        config, 1, 2.5, Mark(3, "of three lines"), checkpoint.capture(model, optimizer)
+    )
+    checkpoint.save(saved, tmp_path / "c.safetensors")
     other = make_model(tiny("learned", seed=3))
     twin = make_optimizer(other, config)
     state = checkpoint.load(tmp_path / "c.safetensors")
-    assert (state.step, state.seconds) == (1, 2.5)
+    assert (state.config, state.step, state.seconds, state.mark) == (config, 1, 2.5, saved.mark)
     checkpoint.restore(state, other, twin)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -14,8 +14,8 @@ from test_report_findings import said
 from test_report_summary import summary_of
 
 from ordinate.lab import errors
+from ordinate.lab.build import make_model, make_task
 from ordinate.lab.evaluate import evaluate
-from ordinate.lab.train import make_model, make_task
 
 draw = random.Random(0)
 # Stretches of text that differ by far more than what a length changes in each of them.

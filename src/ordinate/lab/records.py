@@ -152,22 +152,30 @@ class Sweep:
         if not path.is_file():
             raise FileNotFoundError(f"{out} must hold a comparison, got a folder without sweep.json")
         try:
-            values = read_json(path)
-            if values["format"] != FORMAT:
-                raise ValueError(f"its format must be {FORMAT}, got {values['format']!r}")
-            sweep = cls(
-                tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
-                str(values["command"]), str(values["version"]),
-            )  # fmt: skip
-            if not sweep.arms or len(distinct(sweep.arms)) != len(sweep.arms):
-                raise ValueError(f"arms must be different encodings, got {values['arms']!r}")
-            if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
-                raise ValueError(f"seeds must be different numbers, got {values['seeds']!r}")
-            sweep.configs()
+            return cls.from_dict(read_json(path))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} must be that of a comparison, cannot be read: {_told(error)}"
             ) from None
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Sweep:
+        """From what is in a ``sweep.json``, checked whole: everything else is computed from it.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is not that of a comparison, or is of another version.
+        """
+        if values["format"] != FORMAT:
+            raise ValueError(f"its format must be {FORMAT}, got {values['format']!r}")
+        sweep = cls(
+            tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
+            str(values["command"]), str(values["version"]),
+        )  # fmt: skip
+        if not sweep.arms or len(distinct(sweep.arms)) != len(sweep.arms):
+            raise ValueError(f"arms must be different encodings, got {values['arms']!r}")
+        if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
+            raise ValueError(f"seeds must be different numbers, got {values['seeds']!r}")
+        sweep.configs()  # whose fields are checked one by one
         return sweep
 
 
@@ -208,10 +216,10 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
         return RunRecord(directory, "unfinished", "it has no result.json")
     try:
         result = read_json(directory / "result.json")
-        _check_files(directory, result["sha256"])
+        check_files(directory, result["sha256"])
         config = RunConfig.from_dict(read_json(directory / "config.json"))
         if expected is not None and config != expected:
-            raise ValueError("config.json is of another run")
+            return RunRecord(directory, "damaged", "config.json is of another run")
         environments = read_json(directory / "environment.json")
         check_environments(environments)
         metrics = tuple(parse_metrics((directory / "metrics.jsonl").read_bytes()))
@@ -223,8 +231,12 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
     return RunRecord(directory, state, reason, config, tuple(environments), metrics, result)
 
 
-def _check_files(directory: Path, digests: dict[str, str]) -> None:
-    """Every file must be the one that ``result.json`` was made of."""
+def check_files(directory: Path, digests: dict[str, str]) -> None:
+    """Every file must be the one that ``result.json`` was made of.
+
+    Raises:
+        ValueError: One is not.
+    """
     for name in ("config.json", "environment.json", "metrics.jsonl", "model.safetensors"):
         path = directory / name
         if name == "model.safetensors" and not path.exists():

@@ -115,7 +115,7 @@ def _interrupted(
     state = checkpoint.load(path)
     try:
         if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
-            raise ValueError("config.json is of another run")
+            raise ValueError("checkpoint.safetensors or config.json is of another run")
         marked_lines(directory / "metrics.jsonl", state.mark)
         places = read_json(directory / "environment.json")
         check_environments(places)
