@@ -165,14 +165,18 @@ MISUSE = [  # arguments, sentence, hint
     (["--train-length", "-5"], "--train-length must be at least 1, got -5", "compare --help"),
     (["--steps", "0"], "--steps must be at least 1, got 0", "compare --help"),
     (["--seeds", "0"], "--seeds must be at least 1, got 0", "compare --help"),
-    (["--heads", "7"], "--d-model must be a multiple of num_heads 7, got", "compare --help"),
+    (["--heads", "7"], "--d-model must be a multiple of --heads 7, got", "compare --help"),
     (["--learning-rate", "0"], "--learning-rate must be greater than 0, got 0", "compare --help"),
     (["--learning-rate", "nan"], "--learning-rate must be finite, got nan", "compare --help"),
+    (["rope", "--d-model", "15", "--heads", "3"], "head_dim (--d-model / --heads) must be even, channels turn in pairs, got 5", "compare --help"),
     (["--extend", "yam"], "unknown encoding 'yam'", "ordinate list"),
-    (["--text", "nowhere"], "--text must be files or folders, got nowhere, which is not there", "compare --help"),
-    (["--text", "empty.txt"], "--text must not be empty, got empty.txt, which has 0 bytes", "compare --help"),
-    (["--text", "binary.bin"], "--text must be text, got binary.bin, which is binary", "compare --help"),
-    (["--text", "hollow"], "--text must be files or folders of text, got hollow, which holds none", "compare --help"),
+    (["--extend", "alibi"], "--extend must be scalings of RoPE, got 'alibi'", "compare --help"),
+    (["--extend", "yarn:factor=4", "--extend", "none"], "--extend must be scalings of RoPE, got 'none'", "compare --help"),
+    (["--extend", "yarn:factor=4+alibi"], "--extend must be scalings of RoPE, got 'yarn:factor=4+alibi'", "compare --help"),
+    (["--text", "nowhere"], "--text must be files or folders, got {here}/nowhere, which is not there", "compare --help"),
+    (["--text", "empty.txt"], "--text must not be empty, got {here}/empty.txt, which has 0 bytes", "compare --help"),
+    (["--text", "binary.bin"], "--text must be text, got {here}/binary.bin, which is binary", "compare --help"),
+    (["--text", "hollow"], "--text must be files or folders of text, got {here}/hollow, which holds none", "compare --help"),
     (["--text", "short.txt"], "--text must have more than 64 bytes for training, the length asked for, got 8", "compare --help"),
     (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', got 'tpu'", "compare --help"),
     (["--out", "taken"], "--out must be a new or empty folder, got taken", "compare --help"),
@@ -195,7 +199,7 @@ def test_misuse_is_one_sentence_and_a_hint_and_nothing_is_written(
     captured = capsys.readouterr()
     assert captured.out == ""
     first, blank, last = captured.err.splitlines()
-    assert sentence in first
+    assert sentence.replace("{here}", str(tmp_path)) in first
     assert blank == ""
     assert last.startswith("hint: ")
     assert hint in last
@@ -246,7 +250,7 @@ def test_a_disk_that_fills_up_stops_with_a_sentence_and_the_comparison_can_go_on
     *_, first, blank, last = capsys.readouterr().err.splitlines()
     assert first.startswith("there is no room on disk for ")
     assert (blank, last) == ("", f"hint: free some, then ordinate compare --resume --out {out}")
-    assert [path.name for path in out.rglob(".*")] == [".rope-0.lock"]  # no temporary file is left
+    assert list(out.rglob(".*")) == []  # neither a temporary file nor a lock
     assert compare("--resume", "--out", out, "--no-report") == 0
     assert [one.state for one in read_runs(out)[1]] == ["finished"] * 2
 
@@ -278,11 +282,134 @@ def test_a_comparison_on_disk_is_not_mixed_with_another(tmp_path, capsys):
 
 
 @pytest.mark.plain
-def test_training_that_diverges_says_so(tmp_path, capsys):
-    assert compare("rope", *TINY, "--learning-rate", "1e30", "--out", tmp_path / "out") == 2
-    *_, first, _, last = capsys.readouterr().err.splitlines()
-    assert re.match(r"rope-0 diverged at step \d+: its loss is ", first)
-    assert last == "hint: a lower --learning-rate"
+def test_an_arm_that_diverges_is_a_result_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+    from ordinate.lab import train
+
+    step = train._Run._step
+
+    def spoiled(self, model):
+        loss, norm = step(self, model)
+        return loss, norm * float("inf") if self.config.spec == "rope" and self.step == 3 else norm
+
+    monkeypatch.setattr(train._Run, "_step", spoiled)
+    assert compare("rope", "alibi", *TINY, "--json", "--out", tmp_path / "out") == 1
+    captured = capsys.readouterr()
+    rope, alibi = json.loads(captured.out)["encodings"]
+    assert (rope["seeds"], rope["diverged_seeds"]) == ([], [0])
+    assert (alibi["seeds"], alibi["diverged_seeds"]) == ([0], [])
+    *_, first, blank, last = captured.err.splitlines()
+    assert first == "1 of 2 runs did not finish: rope-0 diverged: at step 4 its gradient norm is inf"
+    assert (blank, last) == ("", "hint: a lower --learning-rate, and another --out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("result.json")}
+    assert compare("--resume", "--out", tmp_path / "out") == 1  # nothing to do, and still not finished
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("result.json")} == before
+    captured = capsys.readouterr()
+    assert "Diverged, and left out of every mean: rope (seed 0)" in captured.out.replace("\n", " ")
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.plain
+def test_when_every_arm_diverges_there_is_no_report_and_the_reason_is_said(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare("rope", "alibi", *TINY, "--learning-rate", "1e30", "--out", out) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *_, first, _, last = captured.err.splitlines()
+    assert re.match(
+        r"2 of 2 runs did not finish: rope-0 diverged: at step \d+ its gradient norm is nan; alibi-0",
+        first,
+    )
+    assert last == "hint: a lower --learning-rate, and another --out"
+    assert run(["report", str(out)]) == 2
+    first, _, last = capsys.readouterr().err.splitlines()
+    assert first == f"{out} has no finished run, of 2 in its sweep.json; 2 diverged"
+    assert last == "hint: a lower --learning-rate, and another --out"
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["--lengths", "foo"], "--lengths must be numbers such as 128,256 or 1x,2x, got 'foo'"),
+    (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+    (["--seeds", "-4"], "--seeds must be at least 1, got -4"),
+    (["--seeds", "1"], "--seeds must be at least 2 as the comparison in"),
+    (["rope:base=0"], "base must be greater than 1, got 0"),
+    (["--extend", "yarn:factor=2"], "--extend must be () as the comparison in"),
+])  # fmt: skip
+def test_what_cannot_be_gone_on_with_is_one_sentence(tmp_path, capsys, arguments, sentence):
+    out = tmp_path / "out"
+    assert compare("none", *TINY, "--seeds", 2, "--out", out) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    capsys.readouterr()
+    assert compare("--resume", "--out", out, *arguments) == 2
+    first, blank, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(sentence)
+    assert (blank, last[:6]) == ("", "hint: ")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+BROKEN_SWEEPS = [
+    {"arms": [1, 2]}, {"arms": []}, {"arms": None}, {"arms": ["rope", "rope"]}, {"arms": ["ropee"]},
+    {"seeds": ["a"]}, {"seeds": []}, {"seeds": [0, 0]}, {"seeds": [True]}, {"settings": []}, {"format": 1},
+    {"settings": {"steps": 3}},
+]  # fmt: skip
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("change", BROKEN_SWEEPS, ids=str)
+@pytest.mark.parametrize("command", [["compare", "--resume", "--out"], ["report"]])
+def test_a_sweep_that_is_not_one_is_one_sentence(tmp_path, capsys, change, command):
+    from ordinate.lab.sweep import plan
+
+    plan(arms=["none"], task="copy").save(tmp_path)
+    whole = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps({**whole, **change}))
+    assert run([*command, str(tmp_path)]) == 2
+    first, blank, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"{tmp_path / 'sweep.json'} must be that of a comparison, cannot be read: ")
+    assert (blank, last[:6]) == ("", "hint: ")
+
+
+@pytest.mark.plain
+def test_a_comparison_of_ones_own_text_can_be_gone_on_with_from_any_folder(tmp_path, monkeypatch):
+    from ordinate.lab.corpus import load_corpus
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "poem.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
+    monkeypatch.chdir(tmp_path / "here")
+    options = [*TINY, "--task", "language", "--text", "../poem.txt"]
+    assert compare("none", *options, "--out", tmp_path / "out") == 0
+    monkeypatch.chdir("/")
+    load_corpus.cache_clear()
+    assert compare("alibi", "--resume", "--out", tmp_path / "out", "--no-report") == 0
+    monkeypatch.chdir(tmp_path)
+    assert compare("--resume", "--text", "poem.txt", "--out", tmp_path / "out", "--no-report") == 0
+    assert len(read_runs(tmp_path / "out")[1]) == 2
+
+
+@pytest.mark.plain
+def test_another_spelling_of_an_encoding_adds_none(tmp_path):
+    out = tmp_path / "out"
+    assert compare("rope:base=1e3", "ROPE:base=1000", *TINY, "--out", out) == 0
+    assert compare(" Rope:base=1_000", "--resume", "--out", out, "--no-report") == 0
+    assert read_runs(out)[0].arms == ("rope:base=1e3",)
+
+
+@pytest.mark.plain
+def test_where_the_records_are_is_said_only_once_they_can_be_there(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert compare("none", *TINY, "--out", tmp_path / "file" / "sub") == 2
+    first, blank, _ = capsys.readouterr().err.splitlines()
+    assert first.startswith("--out must be a folder that can be written to, got ")
+    assert blank == ""
+
+
+def test_one_run_is_one_run_and_rows_out_of_reach_are_said(tmp_path, capsys):
+    assert compare("clipped:max_distance=9", *TINY, "--out", tmp_path / "out") == 0
+    err = capsys.readouterr().err
+    assert f"1 run, records in {tmp_path / 'out'}" in err
+    assert (
+        "clipped:max_distance=9 has rows for distances up to 9, which training at 8 never reaches" in err
+    )
 
 
 @pytest.mark.plain
@@ -303,11 +430,21 @@ def test_a_missing_package_is_one_sentence_with_the_install_command(
 
 
 @pytest.mark.plain
-def test_of_several_processes_one_speaks(capsys, monkeypatch):
+def test_of_several_processes_the_first_speaks_and_another_only_if_it_is_left(capsys, monkeypatch):
+    from ordinate.cli import compare as command
+
+    def ended():
+        raise SystemExit(143)  # as torchrun ends it, once the first has spoken
+
     monkeypatch.setenv("RANK", "1")
-    assert compare("ropee") == 2
+    monkeypatch.setattr(command, "_let_the_first_speak", ended)
+    with pytest.raises(SystemExit):
+        compare("ropee")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
+    monkeypatch.setattr(command, "_let_the_first_speak", lambda: None)
+    assert compare("ropee") == 2
+    assert capsys.readouterr().err.startswith("process 1: unknown encoding 'ropee'")
 
 
 def test_a_terminal_gets_bars(tmp_path, capsys, monkeypatch):

@@ -98,7 +98,15 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path, capsys):
     assert "got " + str(tmp_path / "nowhere") + ", which is not there" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert run(["report", str(tmp_path / "file")]) == 2
-    assert "got " + str(tmp_path / "file") + ", which is no folder" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "got " + str(tmp_path / "file") + ", which is no folder" in err
+    assert "hint: ordinate compare --out runs/demo makes one" in err
+
+
+@pytest.mark.plain
+def test_a_file_of_a_comparison_leads_to_its_folder(folder, capsys):
+    assert run(["report", str(folder / "sweep.json")]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"hint: ordinate report {folder}"
 
 
 @pytest.mark.plain

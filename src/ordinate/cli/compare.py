@@ -364,7 +364,7 @@ def _present(out: Path, as_json: bool, write: bool, again: str) -> None:
     """Write the report, where there is something to draw it with, and print what came out."""
     # Only here: a machine that only trains has no need of what draws.
     from ..lab.records import read_runs
-    from .report import make_report, print_report
+    from .report import DIVERGED, make_report, print_report
 
     _, runs = read_runs(out)
     if any(run.state == "finished" for run in runs):
@@ -384,7 +384,7 @@ def _present(out: Path, as_json: bool, write: bool, again: str) -> None:
     bad = [run for run in runs if run.state != "finished"]
     if bad:
         diverged = any(run.state == "diverged" for run in bad)
-        hint = "a lower --learning-rate, and another --out" if diverged else again
+        hint = DIVERGED if diverged else again
         told = "; ".join(f"{run.directory.name} {_ended(run)}" for run in bad)
         print(
             f"\n{len(bad)} of {len(runs)} runs did not finish: {told}\n\nhint: {hint}", file=sys.stderr

@@ -28,6 +28,9 @@ Runs that are damaged, unfinished or of another comparison are named and left ou
 The same records give the same bytes.
 """
 
+#: What to do about runs that diverged; going on with them would not help.
+DIVERGED = "a lower --learning-rate, and another --out"
+
 # The columns a terminal has room for; the page has them all.
 _OF_TEXT = ("stretch", "rise", "in_length_loss", "gain")
 _OF_TASKS = ("stretch", "accuracy", "in_length_accuracy")
@@ -68,9 +71,8 @@ def make_report(directory: Path, *, write: bool = True) -> Report:
     try:
         return write_report(directory) if write else read_report(directory)
     except NothingToReport as nothing:
-        raise Misuse(
-            str(nothing), f"ordinate compare --resume --out {shlex.quote(str(directory))}"
-        ) from None
+        again = f"ordinate compare --resume --out {shlex.quote(str(directory))}"
+        raise Misuse(str(nothing), DIVERGED if nothing.all_diverged else again) from None
     except (FileNotFoundError, ValueError) as error:
         raise Misuse(str(error), "ordinate compare --help") from None
     except ModuleNotFoundError as missing:

@@ -11,7 +11,15 @@ from .records import Metric, RunRecord, Sweep, read_runs
 
 
 class NothingToReport(ValueError):
-    """A folder without a single finished run: all are still to come, or diverged."""
+    """A folder without a single finished run.
+
+    Attributes:
+        all_diverged: Whether there is nothing to wait for, either.
+    """
+
+    def __init__(self, sentence: str, all_diverged: bool) -> None:
+        super().__init__(sentence)
+        self.all_diverged = all_diverged
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,8 @@ def gather(directory: Path) -> Gathered:
     if diverged == len(runs):
         also = f"; {diverged} diverged" if diverged else ""
         raise NothingToReport(
-            f"{directory} has no finished run, of {len(records)} in its sweep.json{also}"
+            f"{directory} has no finished run, of {len(records)} in its sweep.json{also}",
+            diverged == len(records),
         )
     return Gathered(sweep, tuple(runs), tuple(left_out))
 
