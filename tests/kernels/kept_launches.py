@@ -59,7 +59,7 @@ def _count_bindings() -> None:
     JITFunction.run = counted
 
 
-def _passes(encoding, shift: int, length: int = 48):
+def _passes(encoding, shift: int, positions: torch.Tensor | None = None, length: int = 48):
     """One forward and backward pass over tensors that begin ``shift`` elements after a multiple of 16 bytes."""
     launches.clear()
     calls_of_the_binder.clear()
@@ -67,7 +67,7 @@ def _passes(encoding, shift: int, length: int = 48):
     q, k, v, grad = (
         torch.zeros(size + shift, dtype=torch.bfloat16)[shift:].view(1, 2, length, 16) for _ in range(4)
     )
-    call = api._prepare(q, k, v, encoding, causal=True)
+    call = api._prepare(q, k, v, encoding, causal=True, q_positions=positions)
     terms = fused.gather_terms(call.parts, call.scale)
     biases = [
         None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
@@ -107,6 +107,10 @@ def main() -> None:
         ("and back", 0),
     ):
         seen, bound = _passes(encoding, shift)
+        found[name] = {"launches": [_labelled(launch) for launch in seen], "bound": bound}
+    torch.use_deterministic_algorithms(True)
+    for name, other in (("table in order", encoding), ("rows in order", ordinate.Shaw(16, 8))):
+        seen, bound = _passes(other, 0, torch.arange(48) * 2)
         found[name] = {"launches": [_labelled(launch) for launch in seen], "bound": bound}
     print(json.dumps(found))  # noqa: T201
 

@@ -45,3 +45,10 @@ def test_tensors_that_begin_elsewhere_get_kernels_of_their_own(passes):
     assert "_attention_fwd_kernel" in passes["shifted"]["bound"]
     assert passes["shifted again"]["bound"] == []
     assert passes["shifted again"]["launches"] == passes["shifted"]["launches"]
+
+
+def test_kernels_that_add_in_order_compile(passes):
+    """Where positions are data and PyTorch is told to be deterministic."""
+    without_diagonals = [name for name in KERNELS if name != "_table_grad_kernel"]
+    assert passes["table in order"]["bound"] == without_diagonals
+    assert passes["rows in order"]["bound"] == without_diagonals[:-1]

@@ -94,9 +94,10 @@ def backward(
         return tuple(grads.values())  # type: ignore[return-value]
     wanted = (grad_slopes, grad_table, grad_key, grad_row)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
+    deterministic = _must_be_deterministic()
     plan: BackwardPlan = kept_plan(
-        (launch.signature(), grad.stride(), out.stride(), wanted, grad_lse is None),
-        lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None),
+        (launch.signature(), grad.stride(), out.stride(), wanted, grad_lse is None, deterministic),
+        lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
     shared = torch.empty_like(lse)
     plan.shared(
@@ -106,15 +107,26 @@ def backward(
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "lse_ptr": lse,
         "shared_ptr": shared, **launch.tensors(),
     }  # fmt: skip
-    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_table, grad_row)
-    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key)
-    sums = past
+    sums = shared  # a pointer that is not followed
     if plan.table is not None:
         sums = torch.empty(plan.table_sums, device=q.device)
+    elif plan.ordered and grad_table:
+        sums = torch.zeros(plan.table_sums, device=q.device)
+    past, future = _queries_backward(launch, plan, common, grads, sums, lse_pull, grad_table, grad_row)
+    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key)
+    if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
     if plan.fold is not None:
         plan.fold(sums_ptr=sums, past_ptr=past, future_ptr=future, grad_table_ptr=grads["table"])
     return tuple(grads.values())  # type: ignore[return-value]
+
+
+def _must_be_deterministic() -> bool:
+    """PyTorch's own switch; with warnings only, it asks for nothing."""
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
 
 
 def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
@@ -125,7 +137,7 @@ def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
 
 def _queries_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
+    sums: Tensor, grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
@@ -137,7 +149,8 @@ def _queries_backward(
     config = plan.queries_config
     plan.queries(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=True), grad_q_ptr=grads["q"],
-        grad_row_ptr=row_grad if grad_row else past, grad_table_ptr=grads["table"] if grad_table else past,
+        grad_row_ptr=row_grad if grad_row else past,
+        grad_table_ptr=sums if plan.ordered else grads["table"] if grad_table else past,
         past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
     )  # fmt: skip
     if grad_row:

@@ -63,6 +63,7 @@ class BackwardPlan(NamedTuple):
     keys: Step
     keys_config: dict[str, Any]
     key_tiles: int
+    ordered: bool
     table: Step | None
     table_sums: tuple[int, ...]
     fold: Step | None
@@ -70,11 +71,13 @@ class BackwardPlan(NamedTuple):
 
 def plan_backward(
     launch: Launch, out: Tensor, grad: Tensor, grads: dict[str, Tensor],
-    wanted: tuple[bool, bool, bool, bool], grad_lse: bool,
+    wanted: tuple[bool, bool, bool, bool], grad_lse: bool, deterministic: bool,
 ) -> BackwardPlan:  # fmt: skip
     grad_slopes, grad_table, grad_key, grad_row = wanted
     batch, heads, q_len, v_dim = out.shape
     has_table = launch.table is not None
+    # With positions that are data, distances may repeat, and adding them up atomically has no order.
+    ordered = deterministic and not launch.aligned and (grad_table or grad_row)
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
         query_gradient._shared_kernel, (-(-q_len // 64) * batch * heads,),
@@ -86,7 +89,7 @@ def plan_backward(
         query_gradient._attention_bwd_q_kernel, (-(-q_len // of_queries["M"]) * batch * heads,),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
          **strides_of("grad_q", grads["q"]), "ENDS": grad_table or grad_row, "GRAD_ROW": grad_row,
-         "SCATTER": grad_table and not launch.aligned, "GRAD_LSE": grad_lse,
+         "SCATTER": grad_table and not launch.aligned, "ORDERED": ordered, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
@@ -102,8 +105,10 @@ def plan_backward(
     table = fold = None
     sums: tuple[int, ...] = ()
     if grad_table:
-        table, sums, fold = _plan_table(launch, numbers)
-    return BackwardPlan(shared, queries, of_queries, keys, of_keys, key_tiles, table, sums, fold)
+        table, sums, fold = _plan_table(launch, numbers, -(-q_len // of_queries["M"]) if ordered else 0)
+    return BackwardPlan(
+        shared, queries, of_queries, keys, of_keys, key_tiles, ordered, table, sums, fold
+    )
 
 
 def _fills_tiles(launch: Launch, m: int) -> bool:
@@ -113,9 +118,13 @@ def _fills_tiles(launch: Launch, m: int) -> bool:
 
 
 def _plan_table(
-    launch: Launch, numbers: dict[str, Any]
-) -> tuple[Step | None, tuple[int, ...], Step]:  # fmt: skip
-    """Distances strictly between the table's ends, along diagonals; then these and the ends into the table."""
+    launch: Launch, numbers: dict[str, Any], tables: int
+) -> tuple[Step | None, tuple[int, ...], Step]:
+    """Distances strictly between the table's ends, along diagonals; then these and the ends into the table.
+
+    Args:
+        tables: How many there are for each head and row of the batch, where every tile of queries has its own.
+    """
     batch, heads, q_len, _ = launch.q.shape
     assert launch.table is not None
     config = tile_config("table", launch.q, launch.v, True)
@@ -128,8 +137,9 @@ def _plan_table(
     first = max(first, -((q_len + m - 2) // m))
     last = min(last, (launch.k.shape[2] + m - 2) // m)
     step: Step | None = None
-    sums: tuple[int, ...] = ()
-    rows = diagonals = 0
+    table_len = launch.table.shape[-1]
+    rows, diagonals = batch * tables, 0
+    sums: tuple[int, ...] = (rows, heads, table_len)
     if launch.aligned and launch.hi - launch.lo >= 2 and last >= first:
         diagonals, tiles = last - first + 1, -(-q_len // m)
         # Enough programs to fill a device, few enough that their sums stay small beside q.
@@ -141,12 +151,12 @@ def _plan_table(
             {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
              "runs": runs, **config},
         )  # fmt: skip
-    table_len = launch.table.shape[-1]
+    kind = "diagonals" if step is not None else "tables" if tables else "none"
     block = min(128, max(16, 1 << (table_len - 1).bit_length()))
     fold = Step(
         table_gradient._fold_table_kernel, (-(-table_len // block) * heads,),
         {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
-         "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMMED": step is not None,
+         "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMS": kind,
          "M": m, "BLOCK": block},
     )  # fmt: skip
     return step, sums, fold

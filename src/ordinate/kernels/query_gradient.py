@@ -63,6 +63,25 @@ def _shared_kernel(
 
 
 @triton.jit
+def _add_in_order(
+    grad_logits, entry, inside, table_ptr, rows, in_rows, SCATTER: tl.constexpr, GRAD_ROW: tl.constexpr
+):
+    """Add to a table and to rows that no other program writes, one distance of the tile after the other.
+
+    Slower than atomic additions, but every sum has one order.
+    """
+    first = tl.min(tl.where(inside, entry, 2**30))
+    last = tl.max(tl.where(inside, entry, -1))
+    for at in range(first, last + 1):
+        found = tl.sum(tl.where(inside & (entry == at), grad_logits, 0.0), 1)
+        if GRAD_ROW:
+            tl.store(rows + at, tl.load(rows + at, mask=in_rows, other=0.0) + found, mask=in_rows)
+        if SCATTER:
+            tl.store(table_ptr + at, tl.load(table_ptr + at) + tl.sum(found, 0))
+    tl.debug_barrier()  # the next tile reads what this one wrote
+
+
+@triton.jit
 def _pull_to_queries(
     grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
@@ -74,7 +93,8 @@ def _pull_to_queries(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr,
+    PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
@@ -144,14 +164,18 @@ def _pull_to_queries(
                 inside = (
                     (distance > lo) & (distance < hi) & (qi[:, None] < q_len) & (kj[None, :] < k_len)
                 )
-                if SCATTER:
-                    tl.atomic_add(grad_table_ptr + (distance - lo), grad_logits, mask=inside)
-                if GRAD_ROW:
-                    place = grad_row_ptr + qi[:, None].to(tl.int64) * row_len + (distance - lo)
-                    if ALIGNED:  # every distance occurs once in a row
-                        tl.store(place, grad_logits, mask=inside)
-                    else:
-                        tl.atomic_add(place, grad_logits, mask=inside)
+                entry = distance - lo
+                rows = grad_row_ptr + qi.to(tl.int64) * row_len
+                if ORDERED:
+                    _add_in_order(
+                        grad_logits, entry, inside, grad_table_ptr, rows, qi < q_len, SCATTER, GRAD_ROW
+                    )
+                elif SCATTER:
+                    tl.atomic_add(grad_table_ptr + entry, grad_logits, mask=inside)
+                if GRAD_ROW and ALIGNED:  # every distance occurs once in a row
+                    tl.store(rows[:, None] + entry, grad_logits, mask=inside)
+                elif GRAD_ROW and not ORDERED:
+                    tl.atomic_add(rows[:, None] + entry, grad_logits, mask=inside)
         grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
         grad_q = tl.dot(
             grad_scores.to(k_tile.dtype), tl.trans(k_tile), grad_q, input_precision=PRECISION
@@ -177,7 +201,8 @@ def _attention_bwd_q_kernel(
     ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr, SHORT: tl.constexpr,
+    SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
@@ -199,6 +224,8 @@ def _attention_bwd_q_kernel(
     key_ptr += b64 * key_batch + h64 * k_len
     row_ptr += b64 * row_batch + h64 * q_len * row_len
     grad_row_ptr += bh64 * q_len * row_len
+    # Added up in order, every tile has a table of its own.
+    grad_table_ptr += (((b64 * tiles + tile) * heads if ORDERED else 0) + h64) * table_len
     q_pos_ptr += b64 * q_pos_batch
     k_pos_ptr += b64 * k_pos_batch
     q_index_ptr += b64 * q_token_batch
@@ -260,13 +287,13 @@ def _attention_bwd_q_kernel(
             grad_q, total, past, future, past_weight, future_weight = _pull_to_queries(
                 grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr + h64 * table_len, q_pos_ptr, k_pos_ptr,
+                table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW, SCATTER,
-                BALANCED, SHORT, part,
+                ORDERED, BALANCED, SHORT, part,
             )  # fmt: skip
     tl.store(
         grad_q_ptr + b64 * grad_q_batch + h64 * grad_q_head + rows * grad_q_stride + d[None, :],

@@ -117,28 +117,33 @@ def _table_grad_kernel(
 def _fold_table_kernel(
     sums_ptr, past_ptr, future_ptr, grad_table_ptr,
     heads, q_len, batch, table_len, table_lo, first_diagonal, diagonals, rows,
-    SUMMED: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    SUMS: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Entries of one head's gradient: the two ends from all queries, those in between from the diagonals.
+    """Entries of one head's gradient: the two ends from all queries, those in between from ``SUMS``.
 
-    Where positions are data there are no diagonals, and those in between are in the table already.
+    These are ``"diagonals"``, or, where positions are data, ``"tables"`` to be added up or ``"none"``, for they are
+    in the table already.
     """
     block, h = tile_and_head(tl.cdiv(table_len, BLOCK))
     h64 = h.to(tl.int64)
     entry = block * BLOCK + tl.arange(0, BLOCK)
     place = grad_table_ptr + h64 * table_len + entry
     inside = (entry > 0) & (entry < table_len - 1)
-    if SUMMED:
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    if SUMS == "diagonals":
         # Each distance lies on two neighbouring diagonals of tiles, M entries further on the one before.
         offset = table_lo + entry + (M - 1) - first_diagonal * M
         diagonal, t = offset // M, offset % M
         after = inside & (offset >= 0) & (diagonal < diagonals)
         before = inside & (offset >= M) & (diagonal <= diagonals)
-        total = tl.zeros([BLOCK], dtype=tl.float32)
         for row in range(rows):
             start = sums_ptr + (row * heads + h64) * diagonals * (2 * M)
             total += tl.load(start + diagonal * (2 * M) + t, mask=after, other=0.0)
             total += tl.load(start + (diagonal - 1) * (2 * M) + t + M, mask=before, other=0.0)
+    elif SUMS == "tables":
+        for row in range(rows):
+            start = sums_ptr + (row * heads + h64) * table_len
+            total += tl.load(start + entry, mask=inside, other=0.0)
     else:
         total = tl.load(place, mask=inside, other=0.0)
     # Only the programs that hold an end have queries to add up.
