@@ -300,3 +300,21 @@ def test_event_files_hold_the_records_numbers(tmp_path):
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert [value for _, value in found] == pytest.approx([loss for _, loss in expected])
     assert {event.step for event in events.Scalars("length/as trained/accuracy")} == {8, 16}
+
+
+def test_event_files_of_a_run_that_is_over_stay_and_those_of_a_damaged_one_come_again(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from ordinate.lab.tensorboard import EventFile
+
+    def steps() -> list[int]:
+        found = EventAccumulator(str(tmp_path / "tensorboard"))
+        found.Reload()
+        return [event.step for event in found.Scalars("train/loss")]
+
+    for damaged in (False, False, True):  # the first time, with nothing left to do, and again
+        if damaged:
+            (tmp_path / "config.json").write_text("{}")
+        train_and_evaluate(tiny(), tmp_path, observers=[EventFile(tmp_path / "tensorboard")])
+        assert steps() == list(range(1, 13))

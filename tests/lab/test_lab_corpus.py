@@ -1,0 +1,80 @@
+"""No byte of the training text is tested on, however the text is named."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ordinate.lab.corpus import load_corpus
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten files of different text, one of them in a folder of its own."""
+    (tmp_path / "text" / "inner").mkdir(parents=True)
+    for number in range(9):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"the text of file {number}\n" * 50)
+    (tmp_path / "text" / "inner" / "9.txt").write_text("the text of the last file\n" * 50)
+    return tmp_path / "text"
+
+
+def shared_lines(corpus) -> set[bytes]:
+    train, validation = (bytes(part.numpy()).splitlines() for part in (corpus.train, corpus.validation))
+    return set(train) & set(validation) - {b""}
+
+
+def test_files_of_a_folder_are_either_trained_on_or_tested_on(folder):
+    corpus = load_corpus((str(folder),))
+    assert corpus.files == 10
+    assert shared_lines(corpus) == set()
+
+
+def named_twice(folder):
+    return (str(folder), str(folder))
+
+
+def named_with_its_folder(folder):
+    return (str(folder), str(folder / "inner" / "9.txt"), str(folder / "0.txt"))
+
+
+def by_another_path(folder):
+    return (str(folder), f"{folder}/inner/..")
+
+
+def by_a_link(folder):
+    os.symlink(folder, folder.parent / "link")
+    return (str(folder.parent / "link"), str(folder))
+
+
+def with_a_copy(folder):
+    (folder / "copy.txt").write_bytes((folder / "3.txt").read_bytes())
+    return (str(folder),)
+
+
+@pytest.mark.parametrize(
+    "name", [named_twice, named_with_its_folder, by_another_path, by_a_link, with_a_copy]
+)
+def test_text_that_is_given_twice_counts_once(folder, name):
+    corpus = load_corpus(name(folder))
+    assert corpus.files == 10
+    assert shared_lines(corpus) == set()
+    assert (
+        len(corpus.train) + len(corpus.validation)
+        == sum(path.stat().st_size for path in folder.rglob("*.txt") if path.name != "copy.txt") + 8
+    )  # a line between files
+
+
+def test_one_file_given_twice_is_cut_and_not_tested_on_itself(folder):
+    path = folder / "one.txt"
+    path.write_text("".join(f"line {number} of one file\n" for number in range(500)))
+    once, twice = load_corpus((str(path),)), load_corpus((str(path), f"{folder}/../text/one.txt"))
+    assert twice.files == 1
+    assert (twice.fingerprint, len(shared_lines(twice))) == (once.fingerprint, 0)
+
+
+def test_the_split_does_not_depend_on_the_order_files_are_named_in(folder):
+    paths = [str(path) for path in folder.rglob("*.txt")]
+    (folder / "inner" / "0.txt").write_text("another file by a name that is taken\n" * 50)
+    paths.append(str(folder / "inner" / "0.txt"))
+    assert load_corpus(tuple(paths)).fingerprint == load_corpus(tuple(reversed(paths))).fingerprint
