@@ -177,7 +177,7 @@ MISUSE = [  # arguments, sentence, hint
     (["--text", "empty.txt"], "--text must not be empty, got {here}/empty.txt, which has 0 bytes", "compare --help"),
     (["--text", "binary.bin"], "--text must be text, got {here}/binary.bin, which is binary", "compare --help"),
     (["--text", "hollow"], "--text must be files or folders of text, got {here}/hollow, which holds none", "compare --help"),
-    (["--text", "short.txt"], "--text must have more than 64 bytes for training, the length asked for, got 8", "compare --help"),
+    (["--text", "short.txt"], "--text must have more than 64 bytes for training at the lengths asked for, got 8", "compare --help"),
     (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', got 'tpu'", "compare --help"),
     (["--out", "taken"], "--out must be a new or empty folder, got taken", "compare --help"),
     (["--out", "short.txt"], "--out must be a new or empty folder, got short.txt", "compare --help"),
