@@ -22,6 +22,7 @@ SHAPES = {
     "clipped:max_distance=16": (1.66, 0.01),
 }
 LENGTHS = (64, 96, 128, 256, 512)
+STRETCHES = 16
 REFUSED = "positions must be below max_positions 64, got 95"
 
 
@@ -59,7 +60,9 @@ def write_run(
     draw = random.Random(f"{config.spec} {config.seed}")
     level, slope = SHAPES.get(config.spec, (1.7, 0.1))
     level += draw.gauss(0, noise)
-    metrics = [{"kind": "baseline", "name": "byte bigram", "loss": 2.47}]
+    metrics = [
+        {"kind": "baseline", "name": "byte bigram", "loss": 2.47, "accuracy": 0.1 if accuracy else None}
+    ]
     for step in range(1, config.steps + 1):
         fall = math.exp(-6 * step / config.steps)
         norm = 9.0 if (config.spec, config.seed, step) == ("t5", 1, 30) else 0.6 + 0.1 * draw.random()
@@ -126,14 +129,24 @@ def rewrite(directory: Path, change) -> None:
     )
 
 
+def stretches(mean: float, spread: float = 0.1) -> list[float]:
+    """Losses of as many stretches of text, some hard and some easy, with this mean."""
+    return [
+        mean * (1 + spread * math.cos(2 * math.pi * number / STRETCHES)) for number in range(STRETCHES)
+    ]
+
+
 def _evaluation(config, extension, length, level, slope, draw, accuracy) -> dict:
     doublings = math.log2(length / config.train_length)
+    numbers = ("loss", "last_loss", "windowed_loss", "gain", "accuracy")
+    empty = {
+        "kind": "evaluation", "extension": extension, "length": length, **dict.fromkeys(numbers),
+        **{f"{name}_error": None for name in ("loss", "last", "gain", "accuracy")}, "positions": [],
+        "stretches": [], "variants": {}, "refused": None,
+    }  # fmt: skip
     if slope is None and doublings > 0:
-        empty = dict.fromkeys(("loss", "loss_error", "last_loss", "windowed_loss", "accuracy"))
-        return {
-            "kind": "evaluation", "extension": extension, "length": length, **empty, "positions": [],
-            "refused": REFUSED,
-        }  # fmt: skip
+        return {**empty, "refused": REFUSED}
+    trained = level
     if extension is not None:
         level, slope = level + 0.06, 0.02
     loss = level * (1 + (slope or 0) * doublings) + (draw.gauss(0, 0.001) if doublings else 0)
@@ -141,11 +154,17 @@ def _evaluation(config, extension, length, level, slope, draw, accuracy) -> dict
     for start in range(0, length, step):
         past = max(0.0, math.log2((start + step) / config.train_length))
         early = 0.8 * math.exp(-start / 8)
-        bins.append([start, start + step, level + early + 2 * (slope or 0) * past * level])
+        bins.append([start, start + step, level + early + 2 * (slope or 0) * past * level, 0.01])
+    found = {
+        **empty, "loss": loss, "loss_error": 0.006, "positions": bins,
+        "last_loss": loss + 2 * (slope or 0) * doublings, "last_error": 0.004,
+    }  # fmt: skip
+    if accuracy:
+        right = max(0.0, 0.98 - 3 * abs(slope or 0) * doublings)
+        return {**found, "accuracy": right, "accuracy_error": 0.004}
+    gain = trained - 0.001 - loss if doublings > 0 else None
+    # The hard stretches are not quite the same at every length, so a rise has an error.
     return {
-        "kind": "evaluation", "extension": extension, "length": length, "loss": loss,
-        "loss_error": 0.006, "last_loss": loss + 2 * (slope or 0) * doublings,
-        "windowed_loss": level - 0.001 if length > config.train_length else loss,
-        "positions": bins, "refused": None,
-        "accuracy": max(0.0, 0.98 - 3 * abs(slope or 0) * doublings) if accuracy else None,
+        **found, "stretches": stretches(loss, 0.1 + 0.01 * doublings), "windowed_loss": trained,
+        "gain": gain, "gain_error": None if gain is None else 0.006,
     }  # fmt: skip

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from synthetic_records import LENGTHS, REFUSED, write_sweep
+from synthetic_records import LENGTHS, REFUSED, rewrite, write_sweep
 from test_report_summary import change_losses
 
 from ordinate.lab import figures
@@ -146,19 +146,71 @@ def test_bands_are_one_standard_deviation_and_absent_with_one_seed(folder, tmp_p
     assert rope(tmp_path).low == rope(tmp_path).high
 
 
-def test_merged_bins_of_positions_keep_the_mean_and_the_training_length(tmp_path):
-    write_sweep(tmp_path, ["rope"], seeds=(0, 1), extensions=())
+def test_positions_and_context_are_drawn_with_the_margins_of_their_tests(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=())
     summary = read_report(tmp_path).summary
-    bins = summary.arms[0].furthest.positions
-    merged = figures._merged(bins, 64)
-    assert len(merged) < len(bins)
-    assert 64 in [start for start, _, _ in merged]
+    drawn = {chart.key: chart for chart in reporting.charts(summary)}
+    arm = summary.arms[0]
+    (curve,) = drawn["positions"].curves
+    assert curve.high == pytest.approx([one.loss.mean + one.margin for one in arm.furthest.positions])
+    assert all(low < high for low, high in zip(curve.low, curve.high, strict=True))
+    (curve,) = drawn["context"].curves
+    past = [one for one in arm.evaluations if one.length > 64]
+    assert curve.x == (96, 128, 256, 512)
+    assert curve.low == pytest.approx([one.gain.mean - one.gain_margin for one in past])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (10.3, 11.8),
+        (10.0, 10.01),
+        (5, 5),
+        (1, 1e9),
+        (4.9, 5.1),
+        (99, 101),
+        (5, 60),
+        (1e-3, 2),
+        (7.01, 9.99),
+    ],
+)
+def test_an_axis_has_enough_numbers_and_not_too_many(low, high):
+    curve = figures.Curve(
+        "a", figures.Style(figures.GREY, 0, 0), (1, 2), (low, high), (low, low), (high, high)
+    )
+    chart = figures.Chart("k", "t", "c", "x", "y", (curve,), log_y=True)
+    assert all(low <= tick <= high for tick in chart.y_ticks)
+    assert 4 <= len(chart.y_ticks) <= 12 or low == high
+    assert list(chart.y_ticks) == sorted(set(chart.y_ticks))
+
+
+def test_the_last_tokens_are_shown_at_every_length_with_their_margins(folder):
+    page = Page((folder / "report.html").read_text(encoding="utf-8")).text
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    arm = next(arm for arm in read_report(folder).summary.arms if arm.label == "t5")
+    for one in arm.evaluations:
+        shown = f"{one.last_loss.mean:.3f} ± {one.last_margin:.3f}"
+        assert shown in page
+        assert shown in text
+
+
+def test_further_test_sets_have_columns_of_their_own(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0, 1), accuracy=True, extensions=())
     for seed in (0, 1):
-        whole, parts = (
-            sum((stop - start) * loss.values[seed] for start, stop, loss in some)
-            for some in (bins, merged)
+        rewrite(
+            tmp_path / f"runs/rope-{seed}",
+            lambda line: (
+                {**line, "variants": {"sparse": [0.9 if line["length"] == 64 else 0.5, 0.01]}}
+                if line["kind"] == "evaluation"
+                else line
+            ),
         )
-        assert parts == pytest.approx(whole)
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "sparse (% at 64 → 512)" in text
+    assert "90.0 → 50.0" in text
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["encodings"][0]["lengths"][-1]["variants"]["sparse"]["mean"] == 0.5
 
 
 def test_training_curves_are_means_of_neighbouring_steps(tmp_path):
@@ -194,9 +246,11 @@ def test_markdown_has_the_tables_and_points_to_pictures_that_exist(folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (folder / path).is_file()
-    assert "| alibi | ≥ 8× | −1.2 ± 0.1 % |" in text
-    widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| ")}
-    assert len(widths) == 3  # three tables, each with rows of one width
+    assert re.search(r"\| alibi \| ≥ 8× \| −1\.2 ± 1\.\d % \|", text)
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert len(tables) == 4  # side by side, extensions, loss by length, last tokens by length
+    for table in tables:
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
 
 
 def test_json_has_every_number_and_no_nan(folder):
@@ -205,8 +259,8 @@ def test_json_has_every_number_and_no_nan(folder):
     assert [one["length"] for one in by_name["rope"]["lengths"]] == list(LENGTHS)
     assert by_name["rope"]["in_length_loss"]["seeds"] == 3
     assert by_name["learned"]["lengths"][1] == {
-        "length": 96, "loss": None, "loss_error": None, "perplexity": None, "last_loss": None, "rise": None,
-        "windowed_gain": None, "accuracy": None, "refused": REFUSED,
+        "length": 96, "loss": None, "perplexity": None, "last_loss": None, "rise": None,
+        "windowed_gain": None, "accuracy": None, "variants": {}, "positions": [], "refused": REFUSED,
     }  # fmt: skip
     assert data["left_out"] == []
 
@@ -220,7 +274,14 @@ def test_a_run_that_diverged_leaves_no_nan_in_the_json(tmp_path):
 
 
 def test_text_from_the_records_cannot_become_part_of_the_page(tmp_path):
-    write_sweep(tmp_path, [HOSTILE, "rope"], seeds=(0,), extensions=())
+    write_sweep(tmp_path, ["learned", "rope"], seeds=(0,), extensions=())
+
+    def spoil(line):
+        if line.get("refused"):
+            return {**line, "refused": HOSTILE}
+        return {**line, "name": HOSTILE} if line["kind"] == "baseline" else line
+
+    rewrite(tmp_path / "runs/learned-0", spoil)
     write_report(tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(text)

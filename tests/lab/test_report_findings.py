@@ -6,8 +6,10 @@ import pytest
 from synthetic_records import LENGTHS, REFUSED, rewrite, write_sweep
 from test_report_summary import change_losses, summary_of, unfinish
 
-from ordinate.lab.findings import findings, headline, verdict
+from ordinate.lab.figures import charts
+from ordinate.lab.findings import findings, headline
 from ordinate.lab.narrative import narrate
+from ordinate.lab.verdict import verdict
 
 FLAT = dict.fromkeys(LENGTHS, 1.0)
 
@@ -30,16 +32,24 @@ def test_what_holds_breaks_and_is_refused_is_said_with_its_numbers(tmp_path):
 )
 def test_a_rise_nearer_to_the_limit_than_its_error_is_too_close_to_say(tmp_path, rise, found):
     write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
-    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 512: 1 + rise})  # evaluated to ± 0.0085
+    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 512: 1 + rise})  # known to ± 0.011
     assert verdict(summary_of(tmp_path).arms[0], 512) == found
     assert ("Too close to that limit to say: alibi" in said(tmp_path)["Length"]) is (found == "close")
 
 
-def test_an_arm_that_broke_on_the_way_does_not_hold_at_the_end(tmp_path):
+def test_an_arm_that_left_the_limit_and_came_back_is_said_to_have_done_so(tmp_path):
     write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
-    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.5})
-    assert verdict(summary_of(tmp_path).arms[0], 512) == "close"
+    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.6, 256: 1.6})
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "returned"
+    assert "alibi leaves after 1.6×, and is back within the limit (+0.0 % ± " in said(tmp_path)["Length"]
+    assert "Too close" not in said(tmp_path)["Length"]
     assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
+
+
+def test_an_arm_that_may_have_left_the_limit_on_the_way_is_too_close_to_say(tmp_path):
+    write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
+    change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.1001})
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "close"
 
 
 def test_seeds_that_disagree_widen_the_error_of_a_rise(tmp_path):
@@ -77,19 +87,20 @@ def test_a_difference_within_the_spread_of_seeds_is_no_difference(tmp_path):
 
 def test_extra_context_is_used_only_if_it_saves_more_than_the_error(tmp_path):
     write_sweep(tmp_path, ["alibi", "t5", "rope"], seeds=(0,), extensions=())
-    gains = {"alibi": 0.5, "t5": 0.011, "rope": -0.5}  # evaluated to ± 0.012
+    gains = {"alibi": 0.5, "t5": 0.011, "rope": -0.5}  # known to ± 0.013
 
     for spec, gain in gains.items():
         rewrite(
             tmp_path / f"runs/{spec}-0",
             lambda line, gain=gain: (
-                {**line, "windowed_loss": line["loss"] + gain} if line["kind"] == "evaluation" else line
+                {**line, "gain": gain} if line["kind"] == "evaluation" and line["length"] > 64 else line
             ),
         )
     text = said(tmp_path)["Extra context"]
-    assert "these use it: alibi (+0.500)" in text
-    assert "these show no use of it beyond noise: t5 (+0.011)" in text
-    assert "these are harmed by it: rope (−0.500)" in text
+    assert "with exactly the last 64 in view" in text
+    assert "these use it: alibi (+0.500 ± 0.013)" in text
+    assert "these show no use of it beyond noise: t5 (+0.011 ± 0.013)" in text
+    assert "these are harmed by it: rope (−0.500 ± 0.013)" in text
 
 
 def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
@@ -100,6 +111,19 @@ def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
     change_losses(run, {512: 2.0})
     change_losses(run, {512: 1.995}, "linear:factor=8")
     assert (
+        "comes out best: loss 1.995" in said(tmp_path)["Without training"]
+    )  # the same on every stretch
+
+    def scatter(line):
+        if line["kind"] == "evaluation" and (line["extension"], line["length"]) == (
+            "linear:factor=8",
+            512,
+        ):
+            return {**line, "stretches": [loss + (-1) ** n for n, loss in enumerate(line["stretches"])]}
+        return line
+
+    rewrite(run, scatter)
+    assert (
         "no scaling put on it without training is better beyond noise"
         in said(tmp_path)["Without training"]
     )
@@ -107,7 +131,7 @@ def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
 
 def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     write_sweep(tmp_path, ["rope", "none"], seeds=(0,))
-    assert "No arm was cut short" in said(tmp_path)["Training"]
+    assert "No arm was cut short in a fall: from step 32 to the end at 40" in said(tmp_path)["Training"]
     assert "Every arm is better than the baseline, byte bigram (2.470" in said(tmp_path)["Training"]
 
     def cut_short(line):
@@ -125,9 +149,7 @@ def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
 
 
 def test_without_an_earlier_validation_it_cannot_be_told_whether_training_was_cut_short(tmp_path):
-    write_sweep(tmp_path, ["rope"], seeds=(0,))
-    late = lambda line: None if line["kind"] == "validation" and line["step"] < 350 else line  # noqa: E731
-    rewrite(tmp_path / "runs/rope-0", late)
+    write_sweep(tmp_path, ["rope"], seeds=(0,), validate_every=40)
     assert "Whether an arm was cut short cannot be told" in said(tmp_path)["Training"]
 
 
@@ -183,9 +205,63 @@ def test_the_headline_says_when_an_arm_was_stopped_early(tmp_path):
 
 def test_one_length_alone_is_reported_without_talk_of_stretching(tmp_path):
     write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,), lengths=(64,), extensions=())
-    assert headline(summary_of(tmp_path)) == "Trained and tested at one length."
+    assert headline(summary_of(tmp_path)) == "Trained at 64 tokens and tested at 64, never longer."
     assert "Length" not in said(tmp_path)
+    assert "Extra context" not in said(tmp_path)
     assert narrate(summary_of(tmp_path)).title == "2 encodings, trained at 64"
+
+
+def test_lengths_below_the_training_length_are_no_stretching_either(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,), lengths=(32, 64), extensions=())
+    assert (
+        headline(summary_of(tmp_path)) == "Trained at 64 tokens and tested at 32 and 64, never longer."
+    )
+    assert "Length" not in said(tmp_path)
+    assert "context" not in {chart.key for chart in charts(summary_of(tmp_path))}
+
+
+def test_a_seed_that_learned_nothing_keeps_its_arm_from_holding(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], seeds=(0, 1), extensions=())
+    for seed, loss in enumerate((1.0, 3.0)):  # the baseline is 2.47, their mean 2.0
+        change_losses(tmp_path / f"runs/alibi-{seed}", dict.fromkeys(LENGTHS, loss))
+    assert verdict(summary_of(tmp_path).arms[0], 512) == "not learned"
+    assert summary_of(tmp_path).arms[0].unlearned == (1,)
+    assert "nothing to hold: alibi (loss 2.000 ± 1.414, seed 1)." in said(tmp_path)["Length"]
+
+
+def test_with_unequal_seeds_it_is_said_whose_error_is_what(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0, 1), extensions=())
+    unfinish(tmp_path / "runs/rope-1")
+    text = said(tmp_path)["Noise"]
+    assert (
+        "over 16 stretches of text, the same at every length, and for alibi the wider of that and"
+        in text
+    )
+    assert "rope has one seed" in text
+    assert "Welch" in text
+
+
+def set_right(folder, shares, **of_baseline):
+    for spec, share in shares.items():
+        rewrite(
+            folder / f"runs/{spec}-0",
+            lambda line, share=share: (
+                {**line, "accuracy": share}
+                if line["kind"] == "evaluation"
+                else {**line, **of_baseline}
+                if line["kind"] == "baseline"
+                else line
+            ),
+        )
+
+
+def test_a_plateau_is_not_called_the_end_of_learning_and_chance_is_named(tmp_path):
+    write_sweep(tmp_path, ["alibi", "rope"], seeds=(0,), accuracy=True, extensions=())
+    set_right(tmp_path, {"alibi": 0.13, "rope": 1.0}, name="capitals so far", accuracy=0.129)
+    text = said(tmp_path)["Training"]
+    assert "Right at the training length: alibi 13.0 % and rope 100.0 %; the baseline 12.9 %." in text
+    assert "By that, no better than chance: alibi." in text
+    assert "For alibi that is a plateau, not the end of learning." in text
 
 
 def test_an_arm_without_a_single_sound_seed_does_not_stop_the_report(tmp_path):

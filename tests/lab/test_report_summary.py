@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 
 import pytest
-from synthetic_records import LENGTHS, REFUSED, rewrite, sign, write_sweep
+from synthetic_records import LENGTHS, REFUSED, rewrite, sign, stretches, write_sweep
 
 from ordinate.lab.gather import NothingToReport, gather
-from ordinate.lab.summary import Stretch, summarize
+from ordinate.lab.summarize import summarize
+from ordinate.lab.summary import Stretch
 
 
 def summary_of(folder):
@@ -35,7 +37,9 @@ def change_losses(run, losses, extension=None):
 
     def change(line):
         if line["kind"] == "evaluation" and line["extension"] == extension and line["length"] in losses:
-            return {**line, "loss": losses[line["length"]]}
+            loss = losses[line["length"]]
+            spread = 0.1 + 0.01 * math.log2(line["length"] / 64)
+            return {**line, "loss": loss, "stretches": stretches(loss, spread)}
         return line
 
     rewrite(run, change)
@@ -50,7 +54,7 @@ def test_means_and_spreads_are_those_of_the_records(tmp_path):
     assert arm.at[512].loss.spread == pytest.approx(statistics.stdev(losses))
     rises = [evaluated(run, 512)["loss"] / evaluated(run, 64)["loss"] - 1 for run in runs]
     assert arm.at[512].rise.values == pytest.approx(rises)
-    gains = [evaluated(run, 512)["windowed_loss"] - evaluated(run, 512)["loss"] for run in runs]
+    gains = [evaluated(run, 512)["gain"] for run in runs]
     assert arm.at[512].gain.values == pytest.approx(gains)
 
 
@@ -122,14 +126,38 @@ def test_gradient_spikes_are_counted_against_the_usual_norm(tmp_path):
     assert rope.spikes == (0, 120)
 
 
-def test_still_learning_is_what_the_last_fifth_of_training_took_away(tmp_path):
+def test_still_learning_is_what_the_end_of_training_took_away_and_says_since_when(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,))
     points = {
         one["step"]: one["loss"]
         for one in lines_of(tmp_path / "runs/rope-0")
         if one["kind"] == "validation"
     }
-    assert summary_of(tmp_path).arms[0].settled.mean == pytest.approx(1 - points[40] / points[32])
+    settling = summary_of(tmp_path).arms[0].settling
+    assert (settling.start, settling.stop) == (32, 40)
+    assert settling.nats.mean == pytest.approx(points[32] - points[40])
+    assert settling.share.mean == pytest.approx(1 - points[40] / points[32])
+    assert not settling.learning
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "learning"), [(1.7, 1.6, True), (1.62, 1.60, False), (4e-4, 1e-5, False)]
+)
+def test_an_arm_is_still_learning_only_by_share_and_by_nats(tmp_path, before, after, learning):
+    write_sweep(tmp_path, ["rope"], seeds=(0,))
+
+    def change(line):
+        loss = after if line.get("step") == 40 else before
+        return {**line, "loss": loss} if line["kind"] == "validation" else line
+
+    rewrite(tmp_path / "runs/rope-0", change)
+    assert summary_of(tmp_path).arms[0].settling.learning is learning
+
+
+def test_the_end_of_training_begins_at_the_last_look_before_its_last_fifth(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,), steps=30, validate_every=10)
+    settling = summary_of(tmp_path).arms[0].settling
+    assert (settling.start, settling.stop) == (20, 30)  # a third, and called so
 
 
 def test_a_bin_that_one_seed_lacks_is_not_averaged_over_the_others(tmp_path):
@@ -142,7 +170,7 @@ def test_a_bin_that_one_seed_lacks_is_not_averaged_over_the_others(tmp_path):
     arm = summary_of(tmp_path).arms[0]
     assert [step for step, _ in arm.training] == list(range(1, 41))
     assert arm.furthest.positions[0][0] == 32
-    assert all(len(loss.values) == 2 for _, _, loss in arm.furthest.positions)
+    assert all(len(one.loss.values) == 2 for one in arm.furthest.positions)
 
 
 # What must not be averaged
@@ -189,7 +217,7 @@ SPOILED = {
     "a line more": (spoil_checksum, "damaged", "result.json"),
     "half a line": (spoil_lines, "damaged", ""),
     "settings of another run": (spoil_config, "damaged", "another run"),
-    "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation must be a number or null, got '1.2'"),
+    "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation must be a number or null"),
     "a field missing": (spoil_field, "damaged", "a line of kind train must have grad_norm"),
     "half a bin": (spoil_table, "damaged", "positions of a line of kind evaluation must be rows of 4 numbers"),
     "no evaluation": (without_evaluation, "damaged", "must have 15 evaluations, each in its place, got 0"),

@@ -8,6 +8,7 @@ The loss of a target less its control is what the position did; what the target 
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -145,7 +146,7 @@ def _bins(length: int, train_length: int) -> list[tuple[int, int]]:
     octaves = math.log2(max(length / train_length, 1))
     edges |= {round(train_length * 2 ** (quarter / 4)) for quarter in range(math.ceil(4 * octaves))}
     ordered = [*sorted(edge for edge in edges if edge < length), length]
-    return list(zip(ordered, ordered[1:], strict=False))
+    return list(itertools.pairwise(ordered))
 
 
 def _accuracy(task: Task, right: Tensor, asked: Tensor) -> tuple[float | None, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import words
 from .estimate import Estimate
@@ -23,6 +23,9 @@ COLOURS = (
 GREY = ("#767676", "#9a9a9a")  # the control: no position at all
 
 
+# With fewer numbers an axis cannot be read.
+_FEWEST_TICKS = 4
+
 # Training losses jump from batch to batch; so many means show where they go.
 _TRAINING_POINTS = 60
 
@@ -38,7 +41,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line with the band of one standard deviation over seeds around it.
+    """One line with a band around it: one standard deviation over seeds, or what the caption says.
 
     Attributes:
         end: A remark at its last point, such as why it stops there.
@@ -82,25 +85,26 @@ class Chart:
 
     @property
     def y_ticks(self) -> tuple[float, ...]:
-        """Round numbers along a logarithmic axis: close together where it is short, far apart where long."""
+        """Round numbers along a logarithmic axis: the fewest that are enough to read it by."""
         if not self.log_y:
             return ()
-        low = min(min(curve.low) for curve in self.curves)
-        high = max(max(curve.high) for curve in self.curves)
-        decades = math.log10(high / low)
-        dense: tuple[float, ...] = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-        steps = (
-            dense
-            if decades < 0.7
-            else dense[::2]
-            if decades < 1.5
-            else (1, 2, 5)
-            if decades < 3
-            else (1,)
-        )
+        low = min([*self.levels.values(), *(min(curve.low) for curve in self.curves)])
+        high = max([*self.levels.values(), *(max(curve.high) for curve in self.curves)])
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = (float(f"{step * 10.0**power:.3g}") for power in powers for step in steps)
-        return tuple(tick for tick in found if low * 0.95 <= tick <= high * 1.05)
+        for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+            found = [float(f"{step * 10.0**power:.3g}") for power in powers for step in steps]
+            within = tuple(tick for tick in found if low <= tick <= high)
+            if len(within) >= _FEWEST_TICKS:
+                return within
+        # Not even half a decade: equal steps, the coarsest that are enough.
+        step = 10.0 ** math.ceil(math.log10(max(high - low, 1e-9 * high)))
+        while True:
+            for part in (1, 2, 5):
+                size = step / part
+                ticks = range(math.ceil(low / size), math.floor(high / size) + 1)
+                if len(ticks) >= _FEWEST_TICKS or size < 1e-9 * high:
+                    return tuple(float(f"{tick * size:.12g}") for tick in ticks) or (low,)
+            step /= 10
 
 
 def charts(summary: Summary) -> list[Chart]:
@@ -146,6 +150,16 @@ def _by_length(arm: Arm, style: Style, measure: Measure, scale: Callable[[float]
     )
 
 
+def _with_margins(curve: Curve, margins: Sequence[float | None]) -> Curve:
+    """The same with another band: half of a 95 % interval to each side."""
+    pairs = list(zip(curve.y, margins, strict=True))
+    return replace(
+        curve,
+        low=tuple(y - (margin or 0) for y, margin in pairs),
+        high=tuple(y + (margin or 0) for y, margin in pairs),
+    )
+
+
 def _perplexity_of(loss: float) -> float:
     """e to the loss, for an axis that ends at 1e87: no model is worse than that in an interesting way."""
     return math.exp(min(loss, 200.0))
@@ -166,7 +180,7 @@ def _perplexity(summary: Summary, styles: dict[str, Style]) -> Chart:
         log_x=True,
         log_y=True,
         train_length=summary.train_length,
-        levels={name: _perplexity_of(loss) for name, loss in summary.baselines.items()},
+        levels={one.name: _perplexity_of(one.loss) for one in summary.baselines.values()},
         ticks=summary.lengths,
     )
 
@@ -179,7 +193,7 @@ def _accuracy(summary: Summary, styles: dict[str, Style]) -> Chart:
     return Chart(
         "accuracy",
         "Right answers against length",
-        f"The share of exactly right answers of the task “{summary.task}”. {_bands(summary)}",
+        f"The share of right answers of the task “{summary.task}”. {_bands(summary)}",
         "length tested at (tokens)",
         "right answers (%)",
         tuple(curve for curve in curves if curve.x),
@@ -196,16 +210,22 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
         one = arm.furthest
         if one is None or not one.positions:
             continue
-        # On tasks, where not every token is asked for, bins cannot be weighed by their width.
-        bins = one.positions if summary.by_accuracy else _merged(one.positions, summary.train_length)
-        middles = tuple((start + stop) / 2 for start, stop, _ in bins)
-        losses = [loss for _, _, loss in bins]
-        curves.append(_band(arm, styles[arm.label], middles, losses, _stops(arm, summary)))
+        middles = tuple((each.start + each.stop) / 2 for each in one.positions)
+        losses = [each.loss for each in one.positions]
+        curve = _band(arm, styles[arm.label], middles, losses, _stops(arm, summary))
+        curves.append(_with_margins(curve, [each.margin for each in one.positions]))
+    control = (
+        ""
+        if summary.by_accuracy
+        else "Every position is compared on the same text: a point is off the model's loss with exactly the "
+        f"last {summary.train_length} tokens in view by what its own targets are off it. "
+    )
     return Chart(
         "positions",
         "Loss by position in the text",
         f"Where in a sequence of {summary.lengths[-1]} tokens the loss comes from. At the start everyone lacks "
-        f"context; past the dashed line lie positions no model saw in training. {_bands(summary)}",
+        f"context; past the dashed line lie positions no model saw in training. {control}Bands are 95 % "
+        "intervals, over text or over seeds, whichever are wider.",
         "position in the sequence (tokens)",
         "loss (nats per token)",
         tuple(curves),
@@ -214,48 +234,27 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
     )
 
 
-Bins = Sequence[tuple[int, int, Estimate]]
-
-
-def _merged(bins: Bins, train_length: int) -> Bins:
-    """Bins of equal width put together to quarters of an octave, as many tokens' mean as the axis can show.
-
-    No bin reaches over the training length.
-    """
-    groups: dict[int, list[tuple[int, int, Estimate]]] = {}
-    for start, stop, loss in bins:
-        quarter = math.floor(4 * math.log2((start + stop) / 2 / train_length))
-        groups.setdefault(quarter, []).append((start, stop, loss))
-    return [_mean_bin(group) for group in groups.values()]
-
-
-def _mean_bin(group: Bins) -> tuple[int, int, Estimate]:
-    widths = [stop - start for start, stop, _ in group]
-    seeds = zip(*(loss.values for _, _, loss in group), strict=True)
-    means = (sum(w * v for w, v in zip(widths, of_seed, strict=True)) / sum(widths) for of_seed in seeds)
-    return group[0][0], group[-1][1], Estimate(tuple(means))
-
-
 def _stops(arm: Arm, summary: Summary) -> str:
     one = arm.furthest
     return f"tested at {one.length}" if one is not None and one.length != summary.lengths[-1] else ""
 
 
 def _gain(summary: Summary, styles: dict[str, Style]) -> Chart:
-    curves = [
-        _by_length(arm, styles[arm.label], lambda one: one.gain, lambda gain: gain)
-        for arm in summary.arms
-    ]
-    past = [curve for curve in curves if curve.x and curve.x[-1] > summary.train_length]
+    curves = []
+    for arm in summary.arms:
+        curve = _by_length(arm, styles[arm.label], lambda one: one.gain, lambda gain: gain)
+        measured = [one.gain_margin for one in arm.evaluations if one.gain is not None]
+        curves += [_with_margins(curve, measured)] if curve.x else []
     return Chart(
         "context",
         "What the extra context is worth",
-        f"The loss with the context cut to at most {summary.train_length} tokens, less the loss with all of it, "
-        "on the same targets. Above zero the model makes use of what was cut; at zero it ignores it, and a "
-        "flat perplexity is no merit; below zero it is harmed.",
+        f"The loss of the same targets with exactly the last {summary.train_length} tokens in view, less the loss "
+        "with all of the text, over targets that see more. Above zero the model makes use of the rest; at zero "
+        "it ignores it, and a flat perplexity is no merit; below zero it is harmed. Bands are 95 % intervals, "
+        "over text or over seeds, whichever are wider.",
         "length tested at (tokens)",
         "loss saved (nats per token)",
-        tuple(past),
+        tuple(curves),
         log_x=True,
         train_length=summary.train_length,
         levels={"ignored": 0.0},
@@ -303,7 +302,7 @@ def _training(summary: Summary, styles: dict[str, Style]) -> Chart:
         "step",
         "training loss (nats per token)",
         tuple(curve for curve in curves if curve.x),
-        levels=dict(summary.baselines),
+        levels={one.name: one.loss for one in summary.baselines.values()},
     )
 
 

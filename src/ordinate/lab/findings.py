@@ -1,22 +1,22 @@
 """What the numbers say, in sentences that claim no more than the noise allows.
 
 Two kinds of noise are told apart. Between seeds: a difference between encodings is claimed only by
-`estimate.differ`, so never with one seed. Within one trained model: a rise is compared with the limit
-only beyond the error of its evaluation, two standard errors, or the 95 % interval over seeds if wider.
+`estimate.differ`, so never with one seed. Within one trained model: a difference is claimed only beyond
+its margin, half of the 95 % interval over stretches of text, or over seeds if that is wider. What has no
+margin, because the text is too short for one, is not claimed at all.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from . import words
-from .estimate import differ
+from . import margins, words
+from .estimate import Estimate, differ
 from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Evaluation, Summary
-
-#: An arm whose last fifth of training took away more of its loss than this was stopped early.
-STILL_LEARNING = 0.03
+from .tasks import Baseline
+from .verdict import Verdict, verdict
 
 
 @dataclass(frozen=True)
@@ -43,79 +43,34 @@ def findings(summary: Summary) -> list[Finding]:
 
 def headline(summary: Summary) -> str:
     """The one sentence above all others."""
-    factor = words.times(summary.lengths[-1] / summary.train_length)
-    verdicts = _verdicts(summary)
-    holding = [arm.label for arm in verdicts["holds"]]
-    if len(summary.lengths) < 2:
-        return "Trained and tested at one length."
+    longest, trained = summary.lengths[-1], summary.train_length
+    if longest == trained:
+        lengths = words.listed([str(length) for length in summary.lengths])
+        return f"Trained at {trained} tokens and tested at {lengths}, never longer."
+    factor = words.times(longest / trained)
+    holding = [arm.label for arm in _by_verdict(summary)["holds"]]
     if not holding:
         return f"No arm surely holds at {factor} the length it was trained on."
     others = len(summary.arms) - len(holding)
     verb = "holds" if len(holding) == 1 else "hold"
     rest = f"; {words.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
     text = f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
-    return f"{text} Not all had finished learning." if _stopped_early(summary) else text
-
-
-def _stopped_early(summary: Summary) -> dict[str, float]:
-    """Arms that were still learning, and the share of the loss that the end of training took away."""
-    settled = {arm.label: arm.settled.mean for arm in summary.arms if arm.settled is not None}
-    return {label: share for label, share in settled.items() if share > STILL_LEARNING}
+    learning = any(arm.settling is not None and arm.settling.learning for arm in summary.arms)
+    return f"{text} Not all had finished learning." if learning else text
 
 
 # Length
 
 
-Verdict = Literal["holds", "breaks", "close", "refused", "not learned", "unknown"]
-
-
-def _verdicts(summary: Summary) -> dict[Verdict, list[Arm]]:
+def _by_verdict(summary: Summary) -> dict[Verdict, list[Arm]]:
     """Every arm by what it does at the longest length."""
-    sorted_: dict[Verdict, list[Arm]] = {
-        "holds": [], "breaks": [], "close": [], "refused": [], "not learned": [], "unknown": [],
+    found: dict[Verdict, list[Arm]] = {
+        "holds": [], "breaks": [], "close": [], "returned": [], "refused": [], "not learned": [],
+        "untold": [], "unknown": [],
     }  # fmt: skip
     for arm in summary.arms:
-        sorted_[verdict(arm, summary.lengths[-1])].append(arm)
-    return sorted_
-
-
-def verdict(arm: Arm, length: int) -> Verdict:
-    """Whether an arm is within the limit at a length, beyond what noise explains."""
-    one = arm.at.get(length)
-    if one is not None and one.refused:
-        return "refused"
-    start = arm.in_length
-    if one is None or start is None or one.loss is None:
-        return "unknown"
-    if not arm.learned:
-        return "not learned"  # what was never there cannot be lost
-    if one.accuracy is not None and start.accuracy is not None:
-        fall = start.accuracy.mean - one.accuracy.mean - ACCURACY_FALL
-        found = _side(fall, max(accuracy_margin(start), accuracy_margin(one)))
-    elif one.rise is not None:
-        found = _side(one.rise.mean - LOSS_RISE, rise_margin(one))
-    else:
-        return "unknown"
-    crossed = any(stretch.end in ("crossed", "at once") for stretch in arm.stretches)
-    return "close" if found == "holds" and crossed else found  # back within the limit is not within it
-
-
-def _side(overrun: float, margin: float) -> Verdict:
-    if abs(overrun) < margin:
-        return "close"
-    return "breaks" if overrun > 0 else "holds"
-
-
-def rise_margin(one: Evaluation) -> float:
-    """How far a rise may be off: the wider of the interval over seeds and two standard errors."""
-    over_seeds = one.rise.margin if one.rise is not None else None
-    return max(over_seeds or 0.0, 2 * (one.rise_error or 0.0))
-
-
-def accuracy_margin(one: Evaluation) -> float:
-    """The same for a share of right answers."""
-    over_seeds = one.accuracy.margin if one.accuracy is not None else None
-    return max(over_seeds or 0.0, 2 * (one.accuracy_error or 0.0))
+        found[verdict(arm, summary.lengths[-1])].append(arm)
+    return found
 
 
 def _length(summary: Summary) -> str:
@@ -128,7 +83,7 @@ def _length(summary: Summary) -> str:
         if summary.by_accuracy
         else f"{LOSS_RISE * 100:.0f} % of its in-length loss"
     )
-    groups = _verdicts(summary)
+    groups = _by_verdict(summary)
     parts = []
     if groups["holds"]:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["holds"]]
@@ -139,6 +94,10 @@ def _length(summary: Summary) -> str:
         ordered = sorted(groups["breaks"], key=lambda arm: min(s.factor for s in arm.stretches))
         named = [f"{arm.label} leaves {_leaves(arm)} ({_change(arm, longest)})" for arm in ordered]
         parts.append(f"{words.listed(named)}.")
+    for arm in groups["returned"]:
+        parts.append(
+            f"{arm.label} leaves {_leaves(arm)}, and is back within the limit ({_change(arm, longest)})."
+        )
     if groups["close"]:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["close"]]
         parts.append(f"Too close to that limit to say: {words.listed(named)}.")
@@ -147,6 +106,10 @@ def _length(summary: Summary) -> str:
         parts.append(
             f"Not learned at the training length, so there is nothing to hold: {words.listed(named)}."
         )
+    if groups["untold"]:
+        named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["untold"]]
+        count = words.plural(summary.stretches, "stretch", "stretches")
+        parts.append(f"From {count} of text nothing can be told of {words.listed(named)}.")
     for arm in groups["refused"]:
         refusal = arm.refusal
         if refusal is not None:
@@ -162,7 +125,10 @@ def _leaves(arm: Arm) -> str:
 
 def _at_home(arm: Arm) -> str:
     one = arm.in_length
-    return _result(one) if one is not None else words.NOTHING
+    if one is None:
+        return words.NOTHING
+    of = "" if len(arm.seeds) == len(arm.unlearned) else f", seed {_seeds(arm.unlearned)}"
+    return _result(one) + of
 
 
 def _change(arm: Arm, length: int) -> str:
@@ -171,7 +137,8 @@ def _change(arm: Arm, length: int) -> str:
         return f"{start.accuracy.mean * 100:.0f} → {one.accuracy.mean * 100:.0f} % right"
     if one.rise is None:
         return words.NOTHING
-    return f"{words.percent(one.rise.mean)} ± {rise_margin(one) * 100:.1f}"
+    margin = "" if one.rise_margin is None else f" ± {one.rise_margin * 100:.1f}"
+    return words.percent(one.rise.mean) + margin
 
 
 # In length
@@ -215,11 +182,10 @@ def _extra_context(summary: Summary) -> str:
     harmed: list[str] = []
     for arm in summary.arms:
         one = arm.at.get(longest)
-        if one is None or one.gain is None:
+        if one is None or one.gain is None or one.gain_margin is None:
             continue
-        named = f"{arm.label} ({words.signed(one.gain.mean)})"
-        margin = max(one.gain.margin or 0.0, 2 * (one.gain_error or 0.0))
-        if abs(one.gain.mean) <= margin:
+        named = f"{arm.label} ({words.signed(one.gain.mean)} ± {one.gain_margin:.3f})"
+        if abs(one.gain.mean) <= one.gain_margin:
             ignores.append(named)
         else:
             (uses if one.gain.mean > 0 else harmed).append(named)
@@ -232,8 +198,10 @@ def _extra_context(summary: Summary) -> str:
         parts.append(f"show no use of it beyond noise: {words.listed(ignores)}")
     if harmed:
         parts.append(f"are harmed by it: {words.listed(harmed)}")
-    control = f"cutting the context at {longest} tokens to at most the {summary.train_length} trained on"
-    return f"By {control} (nats per token that the extra context saves), these {'; these '.join(parts)}."
+    control = f"at {longest} tokens against the same targets with exactly the last {summary.train_length} in view"
+    return (
+        f"By their loss {control} (nats per token that the rest saves), these {'; these '.join(parts)}."
+    )
 
 
 # Extensions
@@ -250,10 +218,10 @@ def _extensions(summary: Summary) -> str:
         if base.label not in measured or len(measured) < 2:
             continue
         plain = measured.pop(base.label)
-        best = min(measured, key=lambda label: -_better(measured[label], plain))
-        margin = max(_margin(plain), _margin(measured[best]))
+        best = max(measured, key=lambda label: _better(measured[label], plain).mean)
+        gained, margin = _better(measured[best], plain), _better_margin(measured[best], plain)
         before, after = _result(plain), _result(measured[best])
-        if _better(measured[best], plain) <= margin:
+        if margin is None or gained.mean <= margin:
             parts.append(
                 f"{base.label} at {longest} tokens: {before}; no scaling put on it without training is "
                 "better beyond noise."
@@ -268,17 +236,26 @@ def _extensions(summary: Summary) -> str:
     return " ".join(parts)
 
 
-def _better(one: Evaluation, plain: Evaluation) -> float:
-    """By how much an evaluation is better than another, in its own measure."""
+def _better(one: Evaluation, plain: Evaluation) -> Estimate:
+    """By how much an evaluation is better than another of the same models, in its own measure."""
     if one.accuracy is not None and plain.accuracy is not None:
-        return one.accuracy.mean - plain.accuracy.mean
-    return plain.loss.mean - one.loss.mean if plain.loss and one.loss else 0.0
+        pairs = zip(one.accuracy.values, plain.accuracy.values, strict=True)
+    else:
+        assert one.loss is not None
+        assert plain.loss is not None
+        pairs = zip(plain.loss.values, one.loss.values, strict=True)
+    return Estimate(tuple(a - b for a, b in pairs))
 
 
-def _margin(one: Evaluation) -> float:
-    if one.accuracy is not None:
-        return max(accuracy_margin(one), one.accuracy.spread or 0.0)
-    return max(2 * (one.loss_error or 0.0), (one.loss.spread if one.loss else None) or 0.0)
+def _better_margin(one: Evaluation, plain: Evaluation) -> float | None:
+    """How far that may be off; of losses by pairs, since both are tested on the same stretches."""
+    if one.accuracy is not None and plain.accuracy is not None:
+        if one.accuracy_margin is None or plain.accuracy_margin is None:
+            return None
+        return math.hypot(one.accuracy_margin, plain.accuracy_margin)
+    of_text = [margins.of_difference(a, b) for a, b in zip(one.stretches, plain.stretches, strict=True)]
+    known = [margin for margin in of_text if margin is not None]
+    return max(*known, _better(one, plain).margin or 0.0) if len(known) == len(of_text) else None
 
 
 def _result(one: Evaluation) -> str:
@@ -304,66 +281,85 @@ def _training(summary: Summary) -> str:
     diverged = [f"{arm.label} (seed {_seeds(arm.diverged)})" for arm in summary.arms if arm.diverged]
     if diverged:
         parts.append(f"Diverged, and left out of every mean: {words.listed(diverged)}.")
-    parts += [_baseline(summary, name, loss) for name, loss in summary.baselines.items()]
-    settled = [arm.settled.mean for arm in summary.arms if arm.settled is not None]
-    early = [f"{label} ({words.percent(-share)})" for label, share in _stopped_early(summary).items()]
-    if early:
-        parts.append(
-            "Still learning, so not at their best: the last fifth of training changed the validation loss "
-            f"of {words.listed(early)}."
-        )
-    elif settled:
-        largest = max(settled)
-        parts.append(
-            "No arm was cut short: the last fifth of training lowered no validation loss by more than "
-            f"{max(largest, 0.0) * 100:.1f} %."
-        )
-    else:
-        parts.append(
-            "Whether an arm was cut short cannot be told: no validation loss is from before the last fifth "
-            "of training."
-        )
+    parts += [_baseline(summary, baseline) for baseline in summary.baselines.values()]
+    parts.append(_settling(summary))
     spiky = [f"{arm.label} ({arm.spikes[0]})" for arm in summary.arms if arm.spikes[0]]
     if spiky:
         parts.append(f"Gradient norms over {SPIKE:g} times the usual: {words.listed(spiky)}.")
     return " ".join(part for part in parts if part)
 
 
-def _baseline(summary: Summary, name: str, loss: float) -> str:
+def _baseline(summary: Summary, baseline: Baseline) -> str:
     """Whether every arm has learned more than something simple knows."""
-    behind = [
-        arm.label
-        for arm in summary.arms
-        if arm.in_length is not None and arm.in_length.loss and arm.in_length.loss.mean >= loss
+    found = {arm.label: arm.in_length for arm in summary.arms if arm.in_length and arm.in_length.loss}
+    behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
+    named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
+    text = (
+        f"No better than {named}, so hardly trained: {words.listed(behind)}."
+        if behind
+        else f"Every arm is better than {named}."
+    )
+    if baseline.accuracy is None:
+        return text
+    chance = [
+        label
+        for label, one in found.items()
+        if one.accuracy and one.accuracy.mean - (one.accuracy_margin or 0.0) <= baseline.accuracy
     ]
-    baseline = f"the baseline, {name} ({loss:.3f} nats per token)"
-    if behind:
-        return f"No better than {baseline}, so hardly trained: {words.listed(behind)}."
-    return f"Every arm is better than {baseline}."
+    shares = [f"{label} {one.accuracy.mean * 100:.1f} %" for label, one in found.items() if one.accuracy]
+    text += f" Right at the training length: {words.listed(shares)}; the baseline {baseline.accuracy * 100:.1f} %."
+    return f"{text} By that, no better than chance: {words.listed(chance)}." if chance else text
+
+
+def _settling(summary: Summary) -> str:
+    """Whether arms were stopped early, between which steps that was looked for, and what it does not say."""
+    found = {arm.label: arm.settling for arm in summary.arms if arm.settling is not None}
+    if not found:
+        return "Whether an arm was cut short cannot be told: there is no validation loss from before the end."
+    one = next(iter(found.values()))
+    steps = f"from step {one.start} to the end at {one.stop}"
+    learning = [
+        f"{label} ({words.percent(-it.share.mean)})" for label, it in found.items() if it.learning
+    ]
+    if learning:
+        changed = f"{steps} the validation loss changed for {words.listed(learning)}"
+        return f"Still learning, so not at their best: {changed}."
+    most = max(0.0, *(it.nats.mean for it in found.values()))
+    text = (
+        f"No arm was cut short in a fall: {steps} no validation loss fell by more than {most:.3f} nats."
+    )
+    unlearned = [arm.label for arm in summary.arms if arm.unlearned]
+    if unlearned:
+        text += f" For {words.listed(unlearned)} that is a plateau, not the end of learning."
+    return text
 
 
 def _noise(summary: Summary) -> str:
-    errors = "two standard errors of the evaluation"
-    if not summary.paired and not summary.by_accuracy:
-        errors += (
-            ", taken as if every length had a text of its own, which is too wide rather than too narrow"
-        )
-    if summary.seeds > 1:
-        return (
-            f"± after a rise is the wider of the 95 % interval over seeds and {errors}. Differences "
-            "between encodings are claimed by Welch's test at 95 %, corrected for the number of "
+    several = [arm.label for arm in summary.arms if len(arm.seeds) > 1]
+    single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
+    source = "test sequences"
+    if not summary.by_accuracy:
+        count = words.plural(summary.stretches, "stretch", "stretches")
+        source = f"{count} of text, the same at every length"
+    text = f"± after a number is half of a 95 % interval over {source}"
+    if several and single:
+        text += f", and for {words.listed(several)} the wider of that and the interval over seeds."
+    else:
+        text += ", or over seeds where that is wider." if several else "."
+    if not summary.by_accuracy and summary.stretches < margins.FEWEST:
+        text = f"There are {count} of text, fewer than the {margins.FEWEST} it takes to tell a change from noise."
+    if several:
+        text += (
+            " Differences between encodings are claimed by Welch's test at 95 %, corrected for the number of "
             "comparisons, and never when smaller than the spread over seeds."
         )
-    single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
-    who = (
-        "Every arm has"
-        if len(single) == len(summary.arms)
-        else f"{words.listed(single)} {_have(single)}"
-    )
-    return (
-        f"{who} one seed, so there is no spread over seeds: what is said here is about these trained models, "
-        f"and another seed may change it. ± after a rise is {errors}."
-    )
+    if single:
+        who = "Every arm has" if not several else f"{words.listed(single)} {_have(single)}"
+        text += (
+            f" {who} one seed, so there is no spread over seeds: what is said is about these trained models, "
+            "and another seed may change it."
+        )
+    return text
 
 
 def _left_out(summary: Summary) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import words
 from .figures import Chart
 from .narrative import Narrative
 from .summary import Arm, Summary
-from .table import Column
+from .table import Column, last_tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 
@@ -39,7 +39,8 @@ def build_markdown(summary: Summary, narrative: Narrative, charts: Sequence[Char
     parts += [
         "## Loss by length",
         "Nats per token, mean ± standard deviation over seeds.",
-        _lengths(summary),
+        _lengths(summary, _loss),
+        *_last_tokens(summary),
         "## What the columns mean",
         "\n".join(
             f"- **{_plain(column.title)}**: {_plain(column.meaning)}" for column in narrative.columns
@@ -58,9 +59,18 @@ def _table(columns: Sequence[Column], arms: Sequence[Arm]) -> str:
     return _grid(["encoding", *heads], lines)
 
 
-def _lengths(summary: Summary) -> str:
+def _last_tokens(summary: Summary) -> list[str]:
+    """The same table for the last tokens of a sequence, where every token is asked for."""
+    if summary.by_accuracy:
+        return []
+    count = summary.gathered.sweep.settings["last_tokens"]
+    about = f"The last {count} tokens of every sequence alone, as if of the same text; ± is half of a 95 % interval."
+    return [about, _lengths(summary, lambda arm, length: last_tokens(arm, length).text)]
+
+
+def _lengths(summary: Summary, cell: Callable[[Arm, int], str]) -> str:
     arms = [*summary.arms, *summary.extensions]
-    lines = [[arm.label, *(_loss(arm, length) for length in summary.lengths)] for arm in arms]
+    lines = [[arm.label, *(cell(arm, length) for length in summary.lengths)] for arm in arms]
     return _grid(["encoding", *map(str, summary.lengths)], lines)
 
 

@@ -14,7 +14,15 @@ from .summary import Summary
 from .table import Column, columns
 
 # What sets extensions of one trained model apart; the rest is that of the model.
-_OF_EXTENSIONS = ("in_length_loss", "in_length_accuracy", "stretch", "rise", "accuracy", "gain")
+_OF_EXTENSIONS = (
+    "in_length_loss",
+    "in_length_accuracy",
+    "stretch",
+    "rise",
+    "accuracy",
+    "last_loss",
+    "gain",
+)
 
 
 @dataclass(frozen=True)

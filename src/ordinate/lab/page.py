@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -15,7 +15,7 @@ from . import words
 from .figures import Chart, Style
 from .narrative import Narrative
 from .summary import Arm, Summary
-from .table import Cell, Column
+from .table import Cell, Column, last_tokens
 
 
 def build_page(
@@ -49,7 +49,8 @@ def build_page(
         facts=_pairs(narrative.facts),
         findings=_pairs([(one.topic, one.text) for one in narrative.findings]),
         figures="\n".join([figures[0], table, *figures[1:], extensions]),
-        lengths=_lengths_table(summary, styles),
+        lengths=_lengths_table(summary, styles, _loss_cell),
+        last=_last_tokens(summary, styles),
         meanings=_pairs([(column.title, column.meaning) for column in narrative.columns]),
         reproduce=_reproduce(narrative),
         style=_asset("page.css"),
@@ -152,7 +153,18 @@ def _cell(cell: Cell, *, text: bool) -> str:
     return f'<td{kind} data-value="{escape(str(value))}"{note}>{escape(cell.text)}</td>'
 
 
-def _lengths_table(summary: Summary, styles: Mapping[str, Style]) -> str:
+def _last_tokens(summary: Summary, styles: Mapping[str, Style]) -> str:
+    """The same table for the last tokens of a sequence, where every token is asked for."""
+    if summary.by_accuracy:
+        return ""
+    count = summary.gathered.sweep.settings["last_tokens"]
+    aside = f"The last {count} tokens of every sequence alone, as if of the same text; ± is half of a 95 % interval."
+    return f'<p class="aside">{aside}</p>\n{_lengths_table(summary, styles, _last_cell)}'
+
+
+def _lengths_table(
+    summary: Summary, styles: Mapping[str, Style], cell: Callable[[Arm, int], str]
+) -> str:
     trained = summary.train_length
     heads = ['<th scope="col">encoding</th>']
     for length in summary.lengths:
@@ -162,12 +174,17 @@ def _lengths_table(summary: Summary, styles: Mapping[str, Style]) -> str:
     for base in summary.arms:
         for arm in (base, *(one for one in summary.extensions if one.spec == base.spec)):
             kind = ' class="extension"' if arm.extension else ""
-            cells = [_length_cell(arm, length) for length in summary.lengths]
+            cells = [cell(arm, length) for length in summary.lengths]
             lines.append(f'<tr{kind}><th scope="row">{_name(arm, styles)}</th>{"".join(cells)}</tr>')
     return _table(heads, lines)
 
 
-def _length_cell(arm: Arm, length: int) -> str:
+def _last_cell(arm: Arm, length: int) -> str:
+    cell = last_tokens(arm, length)
+    return f'<td title="{escape(cell.note)}">{escape(cell.text)}</td>'
+
+
+def _loss_cell(arm: Arm, length: int) -> str:
     one = arm.at.get(length)
     if one is None or (one.loss is None and not one.refused):
         return f"<td>{words.NOTHING}</td>"

@@ -15,7 +15,8 @@ from .narrative import Narrative, narrate
 from .page import build_page
 from .pictures import draw
 from .records import write_atomically
-from .summary import Summary, summarize
+from .summarize import summarize
+from .summary import Summary
 from .table import as_data
 
 _FIGURES = "figures"
@@ -49,7 +50,7 @@ class Report:
             "version": sweep.version,
             "settings": self.narrative.settings,
             "environment": dict(self.narrative.environment),
-            "baselines": dict(self.summary.baselines),
+            "baselines": [one._asdict() for one in self.summary.baselines.values()],
             "encodings": as_data(self.summary),
             "left_out": [
                 {"run": one.name, "state": one.state, "reason": one.reason} for one in self.left_out

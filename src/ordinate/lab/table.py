@@ -9,7 +9,7 @@ from typing import Any
 from ..catalog import catalog
 from . import words
 from .estimate import Estimate
-from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Summary
+from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Settling, Summary
 
 _PLACES = {"none": "none", "embed": "embedding", "rotate": "rotation", "bias": "bias", "scaling": ""}
 
@@ -56,7 +56,8 @@ def columns(summary: Summary) -> list[Column]:
         ),
         Column(
             "rise", f"loss at {factor}", "over in-length", f"The loss at {furthest} tokens over the in-length "
-            "loss of the same model.", lambda arm: _rise(arm, furthest),
+            "loss of the same model; ± is half of a 95 % interval, over stretches of text or over seeds, "
+            "whichever is wider.", lambda arm: _rise(arm, furthest),
         ),
         Column(
             "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens.",
@@ -71,11 +72,20 @@ def columns(summary: Summary) -> list[Column]:
             "length, mean ± standard deviation over seeds.", lambda arm: _accuracy(arm, arm.train_length),
         ),
         Column(
-            "gain", f"extra context at {factor}", "nats per token", "Windowed control: the loss with the context "
-            f"cut to at most the {summary.train_length} tokens trained on (and at least half of them), "
-            "less the loss with all of it, on the same targets. Above 0 the model gains by the context "
-            "that was cut, near 0 it ignores it, below 0 it is harmed.", lambda arm: _gain(arm, furthest),
+            "last_loss", f"last tokens at {factor}", "nats per token", "The loss of the last "
+            f"{_last_tokens(summary)} tokens of a sequence of {furthest}, set off against the same targets "
+            f"with exactly the last {summary.train_length} tokens in view, so that it is of the same text as "
+            "every other loss. The mean over a long text hides a cliff behind the easy beginning; this does "
+            "not.", lambda arm: last_tokens(arm, furthest),
         ),
+        Column(
+            "gain", f"extra context at {factor}", "nats per token", "Windowed control: the loss of the same "
+            f"targets with exactly the last {summary.train_length} tokens in view, less the loss with all of "
+            "the text, over targets that see more. Above 0 the model gains by the rest, near 0 it ignores it, "
+            "below 0 it is harmed; ± is half of a 95 % interval. A scaling is held against the control of the "
+            "model as it was trained.", lambda arm: _gain(arm, furthest),
+        ),
+        *(_variant(name, summary.train_length, furthest) for name in _variants(summary)),
         Column("type", "type", "", "Where the encoding acts, and whether it is learned.", _type),
         Column(
             "parameters", "parameters", "of the encoding", "Weights of the encoding alone; every model "
@@ -98,9 +108,9 @@ def columns(summary: Summary) -> list[Column]:
             "times the median of the twenty logged before it, all seeds together.", _spikes,
         ),
         Column(
-            "still_learning", "still learning", "last fifth", "How much of the validation loss the last fifth "
-            "of training took away; a large share means the arm was stopped early.",
-            lambda arm: _share(arm.settled),
+            "still_learning", "still learning", _since(summary), "How much of the validation loss the end of "
+            "training took away; a large share means the arm was stopped early, a small one that it had come "
+            "to rest, be it on a plateau.", _still_learning,
         ),
         Column(
             "tokens_per_second", "speed", "tokens/s", "Tokens trained on per second.", _speed,
@@ -133,7 +143,8 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
         "bytes": arm.cost.get("bytes"),
         "in_length_loss": _data(arm.in_length.loss if arm.in_length else None),
         "gradient_spikes": {"spikes": arm.spikes[0], "logged_steps": arm.spikes[1]},
-        "still_learning": _data(arm.settled),
+        "unlearned_seeds": list(arm.unlearned),
+        "still_learning": _settling_data(arm.settling),
         "stretch": [{"factor": one.factor, "end": one.end} for one in arm.stretches],
         "tokens_per_second": _data(arm.tokens_per_second),
         "peak_memory_bytes": arm.peak_memory_bytes,
@@ -141,12 +152,16 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
             {
                 "length": one.length,
                 "loss": _data(one.loss),
-                "loss_error": one.loss_error,
                 "perplexity": one.perplexity,
-                "last_loss": _data(one.last_loss),
-                "rise": _data(one.rise),
-                "windowed_gain": _data(one.gain),
-                "accuracy": _data(one.accuracy),
+                "last_loss": _data(one.last_loss, one.last_margin),
+                "rise": _data(one.rise, one.rise_margin),
+                "windowed_gain": _data(one.gain, one.gain_margin),
+                "accuracy": _data(one.accuracy, one.accuracy_margin),
+                "variants": {name: _data(share) for name, share in one.variants.items()},
+                "positions": [
+                    {"start": start, "stop": stop, **loss.to_dict(), "margin": margin}
+                    for start, stop, loss, margin in one.positions
+                ],
                 "refused": one.refused,
             }
             for one in arm.evaluations
@@ -154,8 +169,18 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _data(value: Estimate | None) -> dict[str, float | int | None] | None:
-    return None if value is None else value.to_dict()
+def _data(value: Estimate | None, *margin: float | None) -> dict[str, float | int | None] | None:
+    """An estimate and, where there is such a thing, half of its 95 % interval."""
+    if value is None:
+        return None
+    return {**value.to_dict(), "margin": margin[0]} if margin else value.to_dict()
+
+
+def _settling_data(settling: Settling | None) -> dict[str, Any] | None:
+    if settling is None:
+        return None
+    steps = {"from_step": settling.start, "to_step": settling.stop, "learning": settling.learning}
+    return {**steps, "share": settling.share.to_dict(), "nats": settling.nats.to_dict()}
 
 
 def _type(arm: Arm) -> Cell:
@@ -220,10 +245,15 @@ def _spikes(arm: Arm) -> Cell:
     return Cell(f"{spikes}" + (" and diverged" if arm.diverged else ""), spikes, note)
 
 
-def _share(value: Estimate | None) -> Cell:
-    if value is None:
+def _still_learning(arm: Arm) -> Cell:
+    if arm.settling is None:
         return Cell(words.NOTHING)
-    return Cell(words.percent(-value.mean), value.mean)
+    share = arm.settling.share.mean
+    return Cell(words.percent(-share), share, f"{words.signed(-arm.settling.nats.mean)} nats per token")
+
+
+def _since(summary: Summary) -> str:
+    return next((f"since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
 
 
 def _rise(arm: Arm, length: int) -> Cell:
@@ -232,10 +262,9 @@ def _rise(arm: Arm, length: int) -> Cell:
         return Cell("refused", None, one.refused)
     if one is None or one.rise is None or one.loss is None:
         return Cell(words.NOTHING)
-    spread = one.rise.spread
-    text = words.percent(one.rise.mean) if spread is None else (
-        f"{words.percent(one.rise.mean).removesuffix(' %')} ± {spread * 100:.1f} %"
-    )  # fmt: skip
+    text = words.percent(one.rise.mean)
+    if one.rise_margin:
+        text = f"{text.removesuffix(' %')} ± {one.rise_margin * 100:.1f} %"
     return Cell(text, one.rise.mean, f"loss {words.estimate(one.loss)}")
 
 
@@ -245,8 +274,45 @@ def _gain(arm: Arm, length: int) -> Cell:
         return Cell("refused", None, one.refused)
     if one is None or one.gain is None or length == arm.train_length:
         return Cell(words.NOTHING)
-    spread = "" if one.gain.spread is None else f" ± {one.gain.spread:.3f}"
-    return Cell(words.signed(one.gain.mean) + spread, one.gain.mean)
+    margin = "" if one.gain_margin is None else f" ± {one.gain_margin:.3f}"
+    return Cell(words.signed(one.gain.mean) + margin, one.gain.mean)
+
+
+def _last_tokens(summary: Summary) -> int:
+    return int(summary.gathered.sweep.settings["last_tokens"])
+
+
+def last_tokens(arm: Arm, length: int) -> Cell:
+    """The loss of the last tokens of a sequence."""
+    one = arm.at.get(length)
+    if one is not None and one.refused:
+        return Cell("refused", None, one.refused)
+    if one is None or one.last_loss is None or one.accuracy is not None:
+        return Cell(words.NOTHING)
+    margin = "" if one.last_margin is None else f" ± {one.last_margin:.3f}"
+    return Cell(f"{one.last_loss.mean:.3f}{margin}", one.last_loss.mean)
+
+
+def _variants(summary: Summary) -> list[str]:
+    names = (name for arm in summary.arms for one in arm.evaluations for name in one.variants)
+    return list(dict.fromkeys(names))
+
+
+def _variant(name: str, here: int, there: int) -> Column:
+    """The share of right answers on a further test set, at the training length and at the longest."""
+
+    def cell(arm: Arm) -> Cell:
+        found = [
+            one.variants.get(name) if (one := arm.at.get(length)) else None for length in (here, there)
+        ]
+        if all(share is None for share in found):
+            return Cell(words.NOTHING)
+        texts = [words.NOTHING if share is None else f"{share.mean * 100:.1f}" for share in found]
+        return Cell(" → ".join(texts), None if found[1] is None else found[1].mean)
+
+    return Column(
+        name, name, f"% at {here} → {there}", f"Share of right answers on the test set “{name}”.", cell
+    )
 
 
 def _speed(arm: Arm) -> Cell:

@@ -27,6 +27,10 @@ from .corpus import Corpus, bigram_loss
 UNASKED = -1
 
 
+#: Sequences of a problem that each length is tested on, at least.
+FEWEST_TESTS = 64
+
+
 class Batch(NamedTuple):
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
@@ -172,15 +176,12 @@ class Problem(Task):
         return _padded(*self.sample(rng, batch, size, "training"), length)
 
     def test_sequences(self, config: RunConfig, length: int, variant: str = "test") -> Batch:
-        count = max(_FEWEST_TESTS, config.evaluation_tokens // length // (1 if variant == "test" else 4))
+        count = max(FEWEST_TESTS, config.evaluation_tokens // length // (1 if variant == "test" else 4))
         return _padded(*self.sample(generator(variant, length), count, length, variant), length)
 
     def baseline(self, tests: Batch) -> Baseline:
         answer = 1 if self.measure == "accuracy" else (tests.targets != UNASKED).sum(1).min().item()
         return Baseline("guessing", math.log(self.choices), self.choices**-answer)
-
-
-_FEWEST_TESTS = 64
 
 
 class Copy(Problem):
@@ -325,7 +326,6 @@ class FlipFlop(Problem):
     measure = "accuracy"
     choices = 2
     variants = ("sparse", "dense")
-    _IGNORED = {"sparse": 0.98, "dense": 0.1}
 
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
@@ -334,7 +334,7 @@ class FlipFlop(Problem):
         bits = torch.randint(0, 2, (batch, pairs), generator=rng)
         drawn = torch.rand(batch, pairs, generator=rng)
         drawn[:, 0], drawn[:, -1] = 0.0, 1.0  # begin with a write, end with a read
-        each = (1 - self._IGNORED.get(variant, 0.8)) / 2
+        each = (1 - {"sparse": 0.98, "dense": 0.1}.get(variant, 0.8)) / 2
         writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
         bits = torch.where(reads, bits.gather(1, last_write), bits)

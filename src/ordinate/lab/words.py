@@ -66,5 +66,6 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def plural(number: int, noun: str, several: str = "") -> str:
+    """A number of things: ``1 seed``, ``3 seeds``."""
+    return f"{number} {noun if number == 1 else several or noun + 's'}"
