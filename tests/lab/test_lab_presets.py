@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,7 +12,9 @@ from ordinate.lab.build import make_encoding, make_model
 from ordinate.lab.cost import parameters_of
 from ordinate.lab.presets import PRESETS
 from ordinate.lab.records import read_runs
+from ordinate.lab.report import read_report
 from ordinate.lab.sweep import plan, run_all, unreached
+from ordinate.lab.tasks import TASKS
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -78,6 +83,29 @@ def test_scalings_are_only_made_for_encodings_they_are_tested_with():
     assert sweep.settings["extensions"]
     with pytest.raises(ValueError, match="head_dim must be even"):
         plan(arms=["rope"], task="copy", d_model=15, num_heads=3)
+
+
+def test_a_task_has_the_steps_it_takes_to_learn_it_unless_told_otherwise():
+    assert plan(arms=["rope"], task="copy").settings["steps"] > plan(arms=["rope"]).settings["steps"]
+    assert plan(arms=["rope"], task="copy", steps=7).settings["steps"] == 7
+
+
+def test_the_documentation_has_the_steps_of_every_task():
+    text = (Path(__file__).parents[2] / "docs/lab.md").read_text(encoding="utf-8")
+    text = text.partition("## Tasks")[2]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(TASKS)
+    for name, shortest, steps in rows:
+        assert int(shortest) == TASKS[name].minimum_length
+        assert int(steps) == PRESETS["quick"].config(task=name).steps
+
+
+@pytest.mark.slow  # a minute or two each
+@pytest.mark.parametrize("task", [name for name in TASKS if name not in ("language", "addition")])
+def test_with_the_steps_of_the_quick_preset_rope_learns_the_task(tmp_path, task):
+    run_all(plan(arms=["rope"], task=task, lengths=(64,), extensions=()), tmp_path)
+    (arm,) = read_report(tmp_path).summary.arms
+    assert arm.learned, arm.in_length
 
 
 @pytest.mark.slow

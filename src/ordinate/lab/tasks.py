@@ -283,36 +283,31 @@ class PassKey(Problem):
 
 
 class Induction(Problem):
-    """Pairs of a small and a capital letter, ``"aQfXaQ…"``: what followed this one before?
+    """A block of random letters again and again, ``"qxvdqxvdqx…"``: what followed this one before?
 
-    Which capital belongs to which letter is drawn anew for every sequence, so it can only be found by
-    looking back (arXiv:2209.11895). Asked for wherever the letter has come before.
+    The blocks are of every size up to half of the length, and new for every sequence, so the answer can only
+    be found by looking back (arXiv:2209.11895). Asked for from the second letter that comes again.
     """
 
-    minimum_length = 64  # some letters must come twice
+    minimum_length = 8
     measure = "accuracy"
     choices = 26
 
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
     ) -> tuple[Tensor, Tensor]:
-        pairs = (length + 1) // 2
-        keys = torch.randint(0, 26, (batch, pairs), generator=rng)
-        values = torch.randint(0, 26, (batch, 26), generator=rng)
-        seen = torch.nn.functional.one_hot(keys, 26).cumsum(1).gather(2, keys[..., None])[..., 0] > 1
-        text = torch.stack((keys + ord("a"), values.gather(1, keys) + ord("A")), dim=2).flatten(1)
-        return text, torch.stack((torch.zeros_like(seen), seen), dim=2).flatten(1)
+        block = torch.randint(2, length // 2 + 1, (batch, 1), generator=rng)
+        at = torch.arange(length + 1)
+        return _letters(rng, batch, length + 1).gather(1, at % block), at > block
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess by how often each capital has come: all that is known without looking where."""
+        """Guess by how often each letter has come: all that is known without looking where."""
         asked = tests.targets != UNASKED
-        capitals = (tests.tokens >= ord("A")) & (tests.tokens <= ord("Z"))
-        letters = torch.where(capitals, tests.tokens - ord("A"), 26)
-        counts = torch.nn.functional.one_hot(letters, 27).cumsum(1)[..., :26][asked].double()
-        answers = tests.targets[asked] - ord("A")
+        counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked].double()
+        answers = tests.targets[asked] - ord("a")
         share = counts.gather(1, answers[:, None])[:, 0] / counts.sum(1)
         right = (counts.argmax(1) == answers).double()
-        return Baseline("capitals so far", -share.log().mean().item(), right.mean().item())
+        return Baseline("letters so far", -share.log().mean().item(), right.mean().item())
 
 
 class FlipFlop(Problem):
