@@ -305,6 +305,7 @@ def test_an_arm_that_diverges_is_a_result_and_the_others_go_on(tmp_path, capsys,
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("result.json")} == before
     captured = capsys.readouterr()
     assert "Diverged, and left out of every mean: rope (seed 0)" in captured.out.replace("\n", " ")
+    assert re.search(r"^rope +diverged ", captured.out, re.MULTILINE)
     assert (tmp_path / "out" / "report.html").is_file()
 
 

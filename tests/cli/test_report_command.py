@@ -34,6 +34,17 @@ def test_the_table_and_findings_are_on_stdout_and_the_path_on_stderr(folder, cap
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.parametrize("width", [80, 60, 40, 34])
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(tmp_path, capsys, monkeypatch, width):
+    write_sweep(tmp_path / "demo")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(["report", str(tmp_path / "demo")]) == 0
+    table = capsys.readouterr().out.split("\n\n")[1]
+    assert max(map(len, table.splitlines())) <= width
+    for word in ("encoding", "stretch", "sinusoidal", "clipped:max_distance=16", "linear:factor=8"):
+        assert word in table.split()
+
+
 def test_json_is_all_there_is_on_stdout_and_nothing_is_written(folder, capsys, monkeypatch):
     monkeypatch.setattr(reporting, "find_spec", lambda name: None)  # and no package to draw is needed
     before = sorted(folder.rglob("*"))

@@ -12,6 +12,7 @@ import torch
 from lab_cases import numbers, tiny, users_environment
 
 from ordinate.lab.processes import Processes
+from ordinate.lab.records import read_runs
 from ordinate.lab.train import train_and_evaluate
 
 _SMALL = [
@@ -86,3 +87,18 @@ def test_a_compiled_model_learns_what_it_learns_otherwise(tmp_path, spec):
     )
     assert one == pytest.approx(two, abs=1e-4)
     assert json.loads((tmp_path / "compiled" / "config.json").read_text())["compile"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.plain
+def test_processes_that_train_together_diverge_together(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "ordinate", "compare", *_SMALL,
+         "--learning-rate", "1e30", "--out", str(tmp_path / "out")],
+        env={**users_environment(), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert "2 of 2 runs did not finish: alibi-0 diverged: at step" in done.stderr
+    _, runs = read_runs(tmp_path / "out")
+    assert [run.state for run in runs] == ["diverged", "diverged"]
+    assert [run.environments[0]["processes"] for run in runs] == [2, 2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import typer
@@ -15,6 +17,8 @@ from rich.text import Text
 
 from ..lab.gather import NothingToReport
 from ..lab.report import Report, read_report, write_report
+from ..lab.summary import Arm, Summary
+from ..lab.table import Column
 from .errors import Misuse
 
 _EPILOG = """Examples:
@@ -92,12 +96,41 @@ def print_report(console: Console, report: Report) -> None:
     console.print(Text(narrative.headline + "\n"))
     shown = _OF_TASKS if summary.by_accuracy else _OF_TEXT
     columns = [column for column in narrative.columns if column.key in shown]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("encoding", overflow="fold")
-    for column in columns:
-        table.add_column(column.title, justify="right", overflow="fold")
-    for arm in (*summary.arms, *summary.extensions):
-        table.add_row(Text(arm.label), *(Text(column.cell(arm).text) for column in columns))
-    console.print(table)
+    while columns and _least_width(summary, columns) > console.width:
+        columns.pop()  # a narrow terminal gets fewer columns rather than broken words
+    console.print(_table(summary, columns))
     for one in narrative.findings:
         console.print(Text.assemble("\n", (f"{one.topic}. ", "bold"), one.text))
+
+
+def _table(summary: Summary, columns: list[Column]) -> Table:
+    """As wide as its numbers need: titles are broken over lines, and numbers are not."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("encoding", no_wrap=bool(columns), overflow="fold")
+    arms = (*summary.arms, *summary.extensions)
+    for column in columns:
+        width = max(len(text) for text in [*column.title.split(), *_texts(arms, column)])
+        title = textwrap.fill(column.title, width)
+        table.add_column(title, justify="right", no_wrap=not _breaks(column), overflow="fold")
+    for arm in arms:
+        table.add_row(Text(arm.label), *(Text(column.cell(arm).text) for column in columns))
+    return table
+
+
+def _least_width(summary: Summary, columns: list[Column]) -> int:
+    arms = (*summary.arms, *summary.extensions)
+    width = max(len(arm.label) for arm in arms)
+    for column in columns:
+        texts = _texts(arms, column)
+        pieces = [word for text in texts for word in text.split()] if _breaks(column) else texts
+        width += 2 + max(map(len, [*column.title.split(), *pieces]))
+    return width
+
+
+def _texts(arms: Iterable[Arm], column: Column) -> list[str]:
+    return [column.cell(arm).text for arm in arms]
+
+
+def _breaks(column: Column) -> bool:
+    """Whether a cell may be broken between its words: ``1×, then refused``."""
+    return column.key == "stretch"

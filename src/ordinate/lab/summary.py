@@ -185,6 +185,8 @@ class Arm:
     @property
     def stretch(self) -> str:
         """The stretch over the seeds: one factor, or the range of them."""
+        if self.diverged and not self.seeds:
+            return "diverged"
         if not self.learned:
             return "not learned"
         if not self.stretches:
