@@ -11,7 +11,6 @@ import ordinate
 from ordinate.lab.build import make_encoding, make_model, make_task
 from ordinate.lab.cost import added_cost, parameters_of, training_memory
 from ordinate.lab.evaluate import (
-    CONTROL_EVERY,
     _accuracy,
     _bins,
     evaluate,
@@ -99,8 +98,8 @@ def test_the_control_is_the_loss_with_exactly_the_training_length_in_view(langua
     found = windowed_losses(model, task, config)
     text, starts = task.corpus.validation.long(), task.stretches(config).tolist()
     for stretch, start in enumerate(starts):
-        for number in range(64 // CONTROL_EVERY):
-            last = start + number * CONTROL_EVERY + stretch % CONTROL_EVERY
+        for number in range(64 // 4):
+            last = start + number * 4 + stretch % 4
             with torch.no_grad():
                 logits = model(text[None, last - 7 : last + 1])[0, -1]
             expected = nn.functional.cross_entropy(logits, text[last + 1]).item()
@@ -111,7 +110,7 @@ def test_the_control_is_the_loss_with_exactly_the_training_length_in_view(langua
 def test_the_gain_is_over_targets_that_see_more_than_in_training(language, length):
     model, task, config = language
     losses, places = losses_by_hand(model, task, config, length)
-    chosen = task.controlled(config, CONTROL_EVERY)
+    chosen = task.controlled(config)
     saved = windowed_losses(model, task, config) - losses.gather(1, chosen)
     more = places.gather(1, chosen) >= 8
     assert measured(language, length)["gain"] == pytest.approx(saved[more].mean().item(), rel=1e-4)
@@ -183,7 +182,7 @@ def test_bins_are_eighths_of_the_training_length_and_quarters_of_octaves(length,
 def test_an_error_is_the_scatter_over_stretches_also_where_they_hold_different_numbers(language):
     model, task, config = language
     losses, places = losses_by_hand(model, task, config, 20)
-    chosen = task.controlled(config, CONTROL_EVERY)
+    chosen = task.controlled(config)
     saved = windowed_losses(model, task, config) - losses.gather(1, chosen)
     more = places.gather(1, chosen) >= 8
     draw = torch.Generator().manual_seed(1)

@@ -164,15 +164,17 @@ def test_a_target_is_preceded_by_the_text_that_comes_before_it(length):
 def test_the_control_has_the_same_targets_each_with_exactly_the_training_length_before_it():
     config = config_of(4096, 8, 12, 64, train_length=8)
     task = Language(counted_text(100_000))
-    tokens, targets = task.windows(config, every=4)
+    tokens, targets = task.windows(config)
     assert tokens.shape == (4096 // 4, 8)
     assert (tokens.diff(dim=1).remainder(251) == 1).all()
     assert torch.equal(targets, (tokens[:, -1] + 1).remainder(251))
     everything = task.test_sequences(config, 64).targets
-    chosen = task.controlled(config, every=4)
+    chosen = task.controlled(config)
     assert torch.equal(targets, everything.gather(1, chosen).flatten())
     assert torch.equal(chosen[1], 1 + torch.arange(0, 64, 4))
     assert torch.equal(chosen.unique(), torch.arange(64))  # every place of a stretch, in one or another
+    many = config_of(1 << 19, 64, train_length=8)
+    assert task.controlled(many).shape[1] == 64 // 8  # there are enough
 
 
 def test_tests_are_spread_over_the_whole_validation_text():

@@ -24,9 +24,6 @@ from .tasks import UNASKED, Batch, Language, Problem, Task
 # Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
 _TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072}
 
-# One target in so many has a control, which costs a training length of tokens each.
-CONTROL_EVERY = 4
-
 
 def evaluate(
     model: Transformer,
@@ -65,7 +62,7 @@ def evaluate(
     }
     level = 0.0
     if control is not None and isinstance(task, Language):
-        chosen = task.controlled(config, CONTROL_EVERY)
+        chosen = task.controlled(config)
         losses, at, asked = (part.gather(1, chosen) for part in (losses, at, asked))
         losses = losses - control
         level = control.mean().item()
@@ -91,7 +88,7 @@ def windowed_losses(
     """
     if not isinstance(task, Language):
         return None
-    tokens, targets = task.windows(config, CONTROL_EVERY)
+    tokens, targets = task.windows(config)
     rows = max(1, _TOKENS_A_PASS[config.device] // config.train_length)
     losses = []
     with torch.no_grad(), _autocast(config):

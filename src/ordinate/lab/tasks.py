@@ -114,16 +114,18 @@ class Language(Task):
         at.clamp_(max=len(text) - 2)  # nobody asks for what comes after the last stretch
         return Batch(text[at], torch.where(asked, text[at + 1], UNASKED))
 
-    def controlled(self, config: RunConfig, every: int) -> Int[Tensor, "stretches targets"]:
-        """One in so many targets of each stretch, by number; others from stretch to stretch."""
+    def controlled(self, config: RunConfig) -> Int[Tensor, "stretches targets"]:
+        """The targets of each stretch that have a control, by number; others from stretch to stretch."""
+        # A control costs a training length of tokens: one target in four, or 65536, whichever are fewer.
+        every = max(4, config.evaluation_tokens // 65536)
         shift = torch.arange(len(self.stretches(config)))[:, None] % every
         return shift + torch.arange(0, max(config.lengths) - every + 1, every)
 
     def windows(
-        self, config: RunConfig, every: int
+        self, config: RunConfig
     ) -> tuple[Int[Tensor, "targets window"], Int[Tensor, " targets"]]:
         """Those targets, and before each exactly the training length of tokens."""
-        at = (self.stretches(config)[:, None] + self.controlled(config, every)).flatten()
+        at = (self.stretches(config)[:, None] + self.controlled(config)).flatten()
         text = self.corpus.validation.long()
         return text[at[:, None] + torch.arange(1 - config.train_length, 1)], text[at + 1]
 

@@ -35,7 +35,7 @@ class EventFile:
         elif metric["kind"] == "evaluation" and metric["refused"] is None:
             # The length takes the place of the step, so that a curve over lengths can be looked at.
             arm = metric["extension"] or "as trained"
-            for name in ("loss", "last_loss", "windowed_loss", "accuracy"):
+            for name in ("loss", "last_loss", "gain", "accuracy"):
                 if metric[name] is not None:
                     self._writer.add_scalar(f"length/{arm}/{name}", metric[name], metric["length"])
         self._writer.flush()
