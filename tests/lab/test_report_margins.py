@@ -76,7 +76,7 @@ def test_a_report_on_too_little_text_claims_nothing(tmp_path, count):
     assert f"From {stretches} of text nothing can be told of alibi (−1.2 %) and rope" in words["Length"]
     assert "Extra context" not in words
     assert "no scaling put on it without training is better beyond noise" in words["Without training"]
-    assert f"There are {stretches} of text, fewer than the 5" in words["Noise"]
+    assert f"The test has {stretches} of text, fewer than the 5" in words["Noise"]
 
 
 def test_seeds_that_agree_do_not_make_up_for_too_little_text(tmp_path):

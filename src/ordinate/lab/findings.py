@@ -341,13 +341,14 @@ def _noise(summary: Summary) -> str:
     if not summary.by_accuracy:
         count = words.plural(summary.stretches, "stretch", "stretches")
         source = f"{count} of text, the same at every length"
-    text = f"± after a number is half of a 95 % interval over {source}"
+    what = "A change of accuracy counts only beyond" if summary.by_accuracy else "± after a number is"
+    text = f"{what} half of a 95 % interval over {source}"
     if several and single:
         text += f", and for {words.listed(several)} the wider of that and the interval over seeds."
     else:
         text += ", or over seeds where that is wider." if several else "."
     if not summary.by_accuracy and summary.stretches < margins.FEWEST:
-        text = f"There are {count} of text, fewer than the {margins.FEWEST} it takes to tell a change from noise."
+        text = f"The test has {count} of text, fewer than the {margins.FEWEST} it takes to tell a change from noise."
     if several:
         text += (
             " Differences between encodings are claimed by Welch's test at 95 %, corrected for the number of "
