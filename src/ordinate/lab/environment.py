@@ -17,7 +17,7 @@ import ordinate
 def describe(device: str, processes: int = 1) -> dict[str, Any]:
     """Versions, hardware, how many processes share a run and, in a checkout, the commit."""
     versions = {"ordinate": ordinate.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "triton", "safetensors"):
+    for package in ("torch", "numpy", "numba", "triton", "safetensors"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
