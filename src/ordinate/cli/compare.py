@@ -57,7 +57,9 @@ def compare_command(
     lengths: str | None = typer.Option(
         None, metavar="N,…", help="Lengths to test at: 128,256 or, times the training length, 1x,2x,8x."
     ),
-    steps: int | None = typer.Option(None, help="Optimizer steps of a run. Default: the preset's, which has more for some tasks."),
+    steps: int | None = typer.Option(
+        None, help="Optimizer steps of a run. Default: the preset's, which has more for some tasks."
+    ),
     seeds: int | None = typer.Option(None, help="Runs of each encoding, from different seeds."),
     task: str | None = typer.Option(
         None, help="language, passkey, copy, reverse, addition, induction or flipflop."
