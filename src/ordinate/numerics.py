@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.utils import _python_dispatch
 
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 
@@ -24,6 +25,18 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False)
 
 
+def is_watched() -> bool:
+    """Whether tensors may be stand-ins for others: a compiler, a dispatch mode or ``torch.func`` looks on.
+
+    What is made then must not outlive it, and what was made before must not be mixed in.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or _python_dispatch.is_in_torch_dispatch_mode()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of fixed numbers on a device, made once per device and never written to.
 
@@ -31,14 +44,12 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
     The cache saves the copy to the device and cannot go stale, for its key is the content.
     """
-    if torch.compiler.is_compiling():
+    if is_watched():
         return torch.tensor(values, dtype=dtype, device=device)
     key = (values, dtype, device)
     found = _constants.get(key)
     if found is None:
         # A tensor born in inference mode could never take part in autograd later.
         with torch.inference_mode(False):
-            found = torch.tensor(values, dtype=dtype, device=device)
-        if type(found) is Tensor:  # a fake tensor of some tracing mode must not outlive it
-            _constants[key] = found
+            found = _constants[key] = torch.tensor(values, dtype=dtype, device=device)
     return found

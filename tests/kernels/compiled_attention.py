@@ -51,7 +51,11 @@ class _Compiled:
 
     def launch(self, *values, **named):
         values = dict(zip((p.name for p in self.kernel.params), values, strict=False)) | named
-        options = {name: values.pop(name) for name in ("num_warps", "num_stages") if name in values}
+        options = {
+            name: values.pop(name)
+            for name in ("num_warps", "num_stages", "enable_fp_fusion")
+            if name in values
+        }
         compiled = triton.compile(_specialize(self.kernel, values), target=self.target, options=options)
         self.found[self.kernel.__name__] = {
             "shared memory": compiled.metadata.shared,

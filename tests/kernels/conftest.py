@@ -14,6 +14,9 @@ def _no_launches_kept_from_another_test() -> None:
     plans = sys.modules.get("ordinate.attention.fused_plans")
     if plans is not None:
         plans._plans.clear()
+    rope = sys.modules.get("ordinate.kernels.rope")
+    if rope is not None:
+        rope._step.cache_clear()
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import multiprocessing
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ordinate import RoPE
 from ordinate.rotate import pairs
+from ordinate.rotate.rotation import Rotation
 
 pytest.importorskip("numba", reason="needs Numba, the extra cpu")
 
@@ -39,15 +43,19 @@ def calls(monkeypatch):
         seen.append(args[0].shape)
         return turn(*args, **kwargs)
 
+    for dtype in DTYPES:
+        for layout in LAYOUTS:
+            assert pairs._loop_agrees(dtype, layout)
     turn = rope_cpu.turn
     monkeypatch.setattr(rope_cpu, "turn", counted)
+    monkeypatch.setattr(rope_cpu, "_CHANNELS_PER_THREAD", 1)
     monkeypatch.setattr(pairs, "_WORTH_A_COMPILED_LOOP", 1)
     return seen
 
 
 def _by_operations(monkeypatch, function, *args):
     with monkeypatch.context() as patch:
-        patch.setattr(pairs, "_numba_works", lambda: False)
+        patch.setattr(pairs, "_loop_agrees", lambda dtype, layout: False)
         return function(*args)
 
 
@@ -165,6 +173,102 @@ def test_float16_and_float64_stay_with_the_operations(calls):
     assert not calls
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_rotation_turns_other_numbers_too(calls):
+    rotation = RoPE(16).at(torch.arange(5))
+    x, other = torch.randn(2, 2, 3, 5, 16).unbind(0)
+    traced = torch.jit.trace(lambda q: rotation.apply(q, "q"), x, check_trace=False)
+    assert not calls
+    torch.testing.assert_close(traced(other), rotation.apply(other))
+
+
+def test_angles_that_are_trained_get_their_gradient(calls):
+    angles = torch.randn(1, 5, 8, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, 2, 5, 16, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda angles: Rotation(angles, 1.0, "half", 16).apply(x), angles)
+    assert Rotation(angles, 1.0, "half", 16).apply(x.float()).requires_grad
+    assert not calls
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16, torch.float64], ids=str)
+def test_views_that_negate_or_overlap_turn_as_their_copies_do(dtype, layout):
+    rotation = RoPE(8, layout=layout).at(torch.arange(5))
+    x = torch.randn(2, 3, 5, 8).to(dtype)
+    _assert_equal(rotation.apply(torch._neg_view(x)), rotation.apply(-x))
+    overlapping = (
+        torch.randn(2, 3, 12).to(dtype).unfold(2, 8, 1)
+    )  # channels of one token are those of the next
+    _assert_equal(rotation.apply(overlapping), rotation.apply(overlapping.contiguous()))
+
+
+def _broken(name):
+    def import_(module, *args):
+        if module.startswith(name):
+            raise OSError("cannot load a library")
+        return original(module, *args)
+
+    original = builtins.__import__
+    return import_
+
+
+@pytest.mark.parametrize("breakage", ["a library that does not load", "switched off", "other bits"])
+def test_a_numba_that_does_not_work_is_done_without(breakage, monkeypatch):
+    monkeypatch.setattr(pairs, "_WORTH_A_COMPILED_LOOP", 1)
+    rotation = RoPE(16).at(torch.arange(5))
+    x = torch.randn(1, 2, 5, 16)
+    expected = _by_operations(monkeypatch, rotation.apply, x)
+    from ordinate.kernels import rope_cpu
+
+    if breakage == "a library that does not load":
+        monkeypatch.delitem(sys.modules, "ordinate.kernels.rope_cpu")
+        monkeypatch.delattr("ordinate.kernels.rope_cpu")
+        monkeypatch.setattr(builtins, "__import__", _broken("numba"))
+    elif breakage == "switched off":
+
+        def refuse(*args, **kwargs):
+            raise NotImplementedError("not usable in pure-python")
+
+        monkeypatch.setattr(rope_cpu, "turn", refuse)
+    else:
+        monkeypatch.setattr(rope_cpu, "turn", lambda x, out, cos, sin, interleaved: out.copy_(x))
+    pairs._loop_agrees.cache_clear()
+    _assert_equal(rotation.apply(x), expected)
+    assert not pairs._loop_agrees(torch.float32, "half")
+    pairs._loop_agrees.cache_clear()
+
+
+def test_small_tensors_keep_to_one_thread(monkeypatch):
+    """Threads cost more than they bring there, the more of them the worse."""
+    from ordinate.kernels import rope_cpu
+
+    started = []
+    monkeypatch.setattr(rope_cpu, "_submit", lambda *work: started.append(work))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    rotation = RoPE(64).at(torch.arange(128))
+    x = torch.randn(1, 32, 128, 64)
+    tables = [table[:, None] for table in rotation.cos_sin(torch.float32)]
+    rope_cpu.turn(x, torch.empty_like(x), *tables, interleaved=False)
+    assert not started
+
+
+def test_a_thread_that_outlives_the_program_still_turns():
+    program = """
+import threading, torch
+from ordinate import RoPE
+torch.set_num_threads(2)
+q = torch.randn(1, 32, 256, 128)
+rotation = RoPE(128).at(torch.arange(256))
+before = rotation.apply(q)
+def late():
+    threading.main_thread().join()
+    print(torch.equal(rotation.apply(q), before))
+threading.Thread(target=late).start()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.stdout == "True\n", run.stderr
+
+
 def _turn(queue, *tensors) -> None:
     from ordinate.kernels import rope_cpu
 
@@ -174,6 +278,9 @@ def _turn(queue, *tensors) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    from ordinate.kernels import rope_cpu
+
+    monkeypatch.setattr(rope_cpu, "_CHANNELS_PER_THREAD", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     x, rotation = torch.randn(1, 8, 64, 16), RoPE(16).at(torch.arange(64))
     cos, sin = (table[:, None] for table in rotation.cos_sin(torch.float32))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ordinate import RoPE, scaling
 from ordinate.rotate import kept
@@ -13,6 +17,13 @@ from ordinate.scaling import Linear, Scaling
 
 
 @pytest.fixture(autouse=True)
+def _nothing_kept():
+    kept._kept.clear()
+    yield
+    kept._kept.clear()
+
+
+@pytest.fixture
 def made(monkeypatch):
     """How many positions were turned into angles."""
     counts: list[int] = []
@@ -23,9 +34,7 @@ def made(monkeypatch):
         return at(self, positions, lengths)
 
     monkeypatch.setattr(RoPE, "_at", counted)
-    kept._kept.clear()
-    yield counts
-    kept._kept.clear()
+    return counts
 
 
 def _q_k(q_len=256, k_len=256, dim=16):
@@ -84,7 +93,7 @@ def test_what_was_kept_in_inference_serves_training():
     assert q.grad is not None
 
 
-def test_a_scaling_that_looks_at_lengths_or_may_change_is_not_kept(made):
+def test_a_scaling_that_looks_at_lengths_or_may_change_is_not_kept():
     class Mutable(Scaling):
         attention_factor = 1.0
         factor = 2.0
@@ -115,12 +124,90 @@ def test_tokens_one_at_a_time_are_not_kept():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(kept, "LIMIT_BYTES", 3 * 400 * 8 * 16)
+    monkeypatch.setattr(kept, "LIMIT_BYTES", 3 * 420 * 8 * 32)
     for length in range(400, 420):
-        RoPE(16).rotate(*_q_k(length, length))
-    assert len(kept._kept) == 2  # a little longer than what the limit was made for
-    RoPE(16).rotate(*_q_k(5000, 5000))
-    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [5000]
+        q, k = _q_k(length, length)
+        RoPE(16).rotate(q, k)
+        RoPE(16).rotate(q.double(), k.double())  # has tables of its own
+        held = [
+            r.angles.nbytes + sum(t.nbytes for pair in r._tables.values() for t in pair)
+            for r in kept._kept.values()
+        ]
+        assert sum(held) <= kept.LIMIT_BYTES
+    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [417, 418, 419]
+    RoPE(16).rotate(*_q_k(417, 417))  # used again, so no longer the oldest
+    RoPE(16).rotate(*_q_k(420, 420))
+    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [419, 417, 420]
+    RoPE(16).rotate(*_q_k(5000, 5000))  # too long for the limit
+    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [419, 417, 420]
+
+
+@pytest.mark.plain
+def test_lengths_on_both_sides_of_what_is_worth_keeping_compile_once():
+    counter = CompileCounter()
+    rope = RoPE(16)
+    rotate = torch.compile(lambda q, k: rope.rotate(q, k), backend=counter, fullgraph=True)  # noqa: PLW0108
+    for length in (100, 130, 200, 255, 256, 300, 1000):
+        rotate(*_q_k(length, length))
+    assert counter.frame_count <= 2
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rope = RoPE(16)
+
+    def forward(self, q, k):
+        return self.rope.rotate(q, k)
+
+
+@pytest.mark.plain
+def test_a_model_is_exported_for_any_length():
+    _Model()(*_q_k(100, 100))
+    length = torch.export.Dim("length", min=2, max=4096)
+    exported = torch.export.export(_Model(), _q_k(100, 100), dynamic_shapes=({2: length}, {2: length}))
+    q, k = _q_k(700, 700)
+    torch.testing.assert_close(exported.module()(q, k)[0], RoPE(16).at(torch.arange(700)).apply(q))
+
+
+def test_what_was_kept_stays_out_of_traces_and_what_they_make_is_not_kept():
+    q, k = _q_k()
+    rope = RoPE(16)
+    expected = rope.rotate(q, k)[0]
+    with FakeTensorMode():
+        assert rope.rotate(torch.empty(1, 4, 256, 16), torch.empty(1, 2, 256, 16))[0].shape == (
+            1,
+            4,
+            256,
+            16,
+        )
+    for mode in ("real", "fake"):
+        graph = make_fx(lambda q, k: rope.rotate(q, k, None), tracing_mode=mode)(q, k)
+        torch.testing.assert_close(graph(q, k)[0], expected)
+    kept._kept.clear()
+    torch.testing.assert_close(torch.func.functionalize(rope.rotate)(q, k)[0], expected)
+    assert not kept._kept
+    _equal(rope.rotate(q, k)[0], expected)
+    torch.func.functionalize(rope.rotate)(q, k)
+    q.requires_grad_()
+    rope.rotate(q, k)[0].sum().backward()
+    _equal(rope.rotate(q, k)[0], expected)
+
+
+def _equal(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_threads_that_come_at_once_get_what_is_right(monkeypatch):
+    monkeypatch.setattr(kept, "LIMIT_BYTES", 2 * 300 * 8 * 32)
+    lengths = range(260, 300)
+    inputs = {length: _q_k(length, length) for length in lengths}
+    expected = {length: RoPE(16).at(torch.arange(length)).apply(inputs[length][0]) for length in lengths}
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            found = pool.map(lambda length: RoPE(16).rotate(*inputs[length])[0], lengths)
+            for length, turned in zip(lengths, found, strict=True):
+                _equal(turned, expected[length])
 
 
 def test_a_captured_graph_computes_its_own(monkeypatch):
@@ -134,7 +221,39 @@ def test_a_rotation_on_meta_is_not_kept():
     assert not kept._kept
 
 
-def test_every_scaling_of_ours_is_frozen():
-    for name in ("Linear", "NTK", "YaRN", "Llama3", "Proportional"):
-        assert dataclasses.is_dataclass(getattr(scaling, name))
-        assert getattr(scaling, name).__dataclass_params__.frozen
+@dataclasses.dataclass(frozen=True)
+class _Uncompared(Scaling):
+    factor: float = dataclasses.field(compare=False)
+
+    def inv_freq(self, base, dim, lengths=None, device=None):
+        return Linear(self.factor).inv_freq(base, dim, lengths, device)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listed(_Uncompared):
+    factors: list[float] = dataclasses.field(default_factory=list)
+
+
+class _Derived(scaling.Linear):
+    pass
+
+
+@pytest.mark.parametrize("own", [_Uncompared, _Listed, _Derived])
+def test_of_a_scaling_of_ones_own_nothing_is_kept(own):
+    q, k = _q_k()
+    for factor in (1.0, 4.0):
+        expected = RoPE(16, scaling=Linear(factor)).at(torch.arange(256)).apply(q)
+        _equal(RoPE(16, scaling=own(factor)).rotate(q, k)[0], expected)
+    assert not kept._kept
+
+
+def test_scalings_of_ours_are_kept():
+    for ours in (
+        Linear(2),
+        scaling.NTK(2),
+        scaling.YaRN(2, 64),
+        scaling.Llama3(2, 1, 4, 64),
+        scaling.Proportional(0.5),
+    ):
+        RoPE(16, scaling=ours).rotate(*_q_k())
+    assert len(kept._kept) == 5

@@ -61,6 +61,7 @@ class Launch:
         tensors = (
             self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.q_positions,
             self.k_positions, self.q_index, self.k_index, self.q_segments, self.k_segments, self.padding,
+            self.seed,
         )  # fmt: skip
         settings = (
             self.q.device, self.symmetric, self.aligned, self.lo, self.causal, self.window, self.scale,

@@ -96,7 +96,16 @@ def backward(
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
     deterministic = _must_be_deterministic()
     plan: BackwardPlan = kept_plan(
-        (launch.signature(), grad.stride(), out.stride(), wanted, grad_lse is None, deterministic),
+        (
+            launch.signature(),
+            grad.stride(),
+            grad.dtype,
+            out.stride(),
+            out.dtype,
+            wanted,
+            grad_lse is None,
+            deterministic,
+        ),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
     shared = torch.empty_like(lse)

@@ -19,8 +19,8 @@ _plans: dict[Hashable, Any] = {}
 def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
     plan = _plans.get(key)
     if plan is None:
-        if len(_plans) >= 1024:  # lengths that do not come back
-            _plans.clear()
+        if len(_plans) >= 1024:
+            _plans.pop(next(iter(_plans)), None)  # the oldest, of lengths that do not come back
         plan = _plans[key] = make()
     return plan
 

@@ -19,7 +19,9 @@ class Step:
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
-        self.kernel, self.grid, self.arguments = kernel, (*grid, 1, 1)[:3], arguments
+        # Triton's default for sums of products is about to change.
+        self.arguments = {"enable_fp_fusion": True, **arguments}
+        self.kernel, self.grid = kernel, (*grid, 1, 1)[:3]
         self.compiled: dict[tuple[bool, ...], Any] = {}
         if isinstance(kernel, JITFunction):  # not the interpreter
             self.values = [arguments.get(name) for name in kernel.arg_names]

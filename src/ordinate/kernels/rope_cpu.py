@@ -2,7 +2,8 @@
 
 PyTorch's operations read and write memory once each, and a rotation of bfloat16 takes five of them: widen,
 two products, their sum, narrow. Here a head is read, turned in float32, rounded once and written, at the
-speed of copying it. Sums are fused multiply-adds, as in PyTorch's `addcmul`: the result is the same to the bit.
+speed of copying it. Sums are fused multiply-adds, as those of PyTorch's `addcmul` are on most processors, so that
+the result is the same to the bit.
 
 Run-time shape checks wrap functions in others that Numba cannot read, hence ``@no_type_check``.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, no_type_check
 
 import numba
@@ -20,6 +22,9 @@ import numpy as np
 import torch
 from numba.extending import intrinsic
 from torch import Tensor
+
+# What a thread must have to do for it to be worth its start.
+_CHANNELS_PER_THREAD = 2**18
 
 
 def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> None:
@@ -31,47 +36,50 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool)
     """
     kernel = _kernel(x.dtype == torch.bfloat16, interleaved)
     cos, sin = cos.contiguous(), sin.contiguous()
-    longest = max(range(3), key=x.shape.__getitem__)
-    threads = torch.get_num_threads()
-    shares = [
-        _arguments(*parts)
-        for parts in zip(
-            *(_split(tensor, threads, longest, x.shape[longest]) for tensor in (x, out, cos, sin)),
-            strict=True,
-        )
-    ]
-    waiting = [_pool(os.getpid(), threads).submit(kernel, *share) for share in shares[1:]]
-    kernel(*shares[0])
+    memory = [_flat(tensor) for tensor in (x, out, cos, sin)]
+    table = (cos.stride(0) if cos.shape[0] > 1 else 0, 0, cos.stride(2))
+    # In the order in which heads lie in x.
+    order = sorted(zip(x.stride()[:3], x.shape[:3], out.stride()[:3], table, strict=True), reverse=True)
+    x_strides, sizes, out_strides, table_strides = zip(*order, strict=True)
+    strides = (x_strides, out_strides, table_strides)
+    longest = max(range(3), key=sizes.__getitem__)
+    shares = min(torch.get_num_threads(), sizes[longest], max(1, x.numel() // _CHANNELS_PER_THREAD))
+    bounds = [sizes[longest] * share // shares for share in range(shares + 1)]
+    waiting = []
+    for first, last in reversed(list(pairwise(bounds))):
+        part = (*sizes[:longest], last - first, *sizes[longest + 1 :])
+        starts = tuple([first * stride[longest] for stride in strides])
+        work = (*memory, part, starts, *strides, x.shape[-1], cos.shape[-1])
+        if first == 0:  # the caller's own
+            kernel(*work)
+        else:
+            waiting.append(_submit(kernel, *work))
     for share in waiting:
         share.result()
 
 
-def _split(tensor: Tensor, parts: int, dim: int, size: int) -> list[Tensor]:
-    """As `chunk`; a table that does not have the dimension serves all parts."""
-    if tensor.shape[dim] == size:
-        return list(tensor.chunk(parts, dim))
-    return [tensor] * len(range(0, size, -(-size // parts)))
-
-
-def _arguments(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor) -> tuple[Any, ...]:
-    """Memory as flat arrays, and where in them each head begins, in the order in which they lie."""
-    table = (cos.stride(0) if cos.shape[0] > 1 else 0, 0, cos.stride(2))
-    order = sorted(zip(x.stride()[:3], x.shape[:3], out.stride()[:3], table, strict=True), reverse=True)
-    x_strides, sizes, out_strides, table_strides = zip(*order, strict=True)
-    flat = (_flat(tensor) for tensor in (x, out, cos, sin))
-    return *flat, sizes, x_strides, out_strides, table_strides, x.shape[-1], cos.shape[-1]
-
-
 def _flat(x: Tensor) -> np.ndarray:
-    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    span = 1 + sum([(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)])
     x = x.detach().as_strided((span,), (1,))
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
 
 
+def _submit(function: Callable[..., None], *arguments: Any) -> Future[None]:
+    try:
+        return _pool().submit(function, *arguments)
+    except RuntimeError:  # the interpreter is ending, and starts no more threads
+        function(*arguments)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
 @functools.cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads do not survive a fork, so every process has its own."""
-    return ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="ordinate")
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ordinate")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 @intrinsic
@@ -114,16 +122,20 @@ def _kernel(bfloat16: bool, interleaved: bool) -> Callable[..., None]:
 
     @numba.njit(nogil=True)
     @no_type_check
-    def kernel(x, out, cos, sin, sizes, x_strides, out_strides, table_strides, head_dim, pairs):
+    def kernel(
+        x, out, cos, sin, sizes, starts, x_strides, out_strides, table_strides, head_dim, pairs
+    ):  # fmt: skip
         partner = 1 if step == 2 else pairs  # from a pair's first channel to its second
         for i in range(sizes[0]):
             for j in range(sizes[1]):
                 for k in range(sizes[2]):
-                    start = i * x_strides[0] + j * x_strides[1] + k * x_strides[2]
+                    start = starts[0] + i * x_strides[0] + j * x_strides[1] + k * x_strides[2]
                     head = x[start : start + head_dim]
-                    start = i * out_strides[0] + j * out_strides[1] + k * out_strides[2]
+                    start = starts[1] + i * out_strides[0] + j * out_strides[1] + k * out_strides[2]
                     turned = out[start : start + head_dim]
-                    start = i * table_strides[0] + j * table_strides[1] + k * table_strides[2]
+                    start = (
+                        starts[2] + i * table_strides[0] + j * table_strides[1] + k * table_strides[2]
+                    )
                     c, s = cos[start : start + pairs], sin[start : start + pairs]
                     for pair in range(pairs):
                         a, b = widen(head[step * pair]), widen(head[step * pair + partner])

@@ -18,9 +18,8 @@ from .layout import Layout
 # longer than the arithmetic of a small block.
 _CHANNELS_PER_THREAD = 2**17
 
-# As many channels take PyTorch's operations longer than it takes to hand them to the compiled loop. The
-# result is the same either way.
-_WORTH_A_COMPILED_LOOP = 2**16
+# For as many channels it is worth leaving PyTorch for the compiled loop. The result is the same either way.
+_WORTH_A_COMPILED_LOOP = 2**18
 
 
 def rotate_pairs(
@@ -30,8 +29,9 @@ def rotate_pairs(
     layout: Layout,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
-    if torch.compiler.is_compiling() or _transformed(x):
+    if _transformed(x) or cos.requires_grad:
         return rotate_pairs_reference(x, cos, sin, layout)
+    x = x.resolve_neg()
     if not (x.requires_grad and torch.is_grad_enabled()):
         return _rotate_eagerly(x, cos, sin, layout)
     rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
@@ -39,10 +39,12 @@ def rotate_pairs(
 
 
 def _transformed(x: Tensor) -> bool:
-    """Whether ``torch.func`` or a forward-mode gradient looks on, which see through plain operations only."""
+    """Whether somebody looks on who sees plain operations only: a compiler, a tracer, forward-mode gradients."""
     return (
-        torch._C._functorch.peek_interpreter_stack() is not None
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
+        or torch.jit.is_tracing()
         or type(x) is not Tensor
     )
 
@@ -84,11 +86,15 @@ class _RotatePairs(torch.autograd.Function):
 
 def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     out = torch.empty_like(x)
-    if _suits_the_compiled_loop(x, out, cos) and _numba_works():
+    if _suits_the_compiled_loop(x, out, cos) and _loop_agrees(x.dtype, layout):
         from ..kernels import rope_cpu
 
         rope_cpu.turn(x, out, cos, sin, interleaved=layout == "interleaved")
         return out
+    return _by_operations(x, out, cos, sin, layout)
+
+
+def _by_operations(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     rotary_dim = 2 * cos.shape[-1]
     turned = out
     if rotary_dim < x.shape[-1]:
@@ -103,11 +109,7 @@ def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tens
     if x.device.type == "cpu" and not as_it_lies:
         share = _CHANNELS_PER_THREAD * torch.get_num_threads() / max(x.numel(), 1)
         step = max(1, math.ceil(step * min(share, 1.0)))
-    # In the order in which x lies, so that a copy runs along memory on both sides.
-    order = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
-    wide, spare = (
-        torch.empty_like(x[..., :step, :], dtype=cos.dtype, memory_format=order) for _ in range(2)
-    )
+    wide, spare = (_room_like(x[..., :step, :], cos.dtype) for _ in range(2))
     for to, given, cos_rows, sin_rows in _blocks(step, turned, x, cos, sin):
         if given.shape[-2] < step:  # the last block
             wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
@@ -133,13 +135,32 @@ def _suits_the_compiled_loop(x: Tensor, out: Tensor, cos: Tensor) -> bool:
 
 
 @functools.cache
-def _numba_works() -> bool:
-    """Whether Numba is here (the extra ``cpu``); one that does not know the NumPy beside it is not."""
+def _loop_agrees(dtype: torch.dtype, layout: Layout) -> bool:
+    """Whether Numba is here (the extra ``cpu``) and its loop gives the bits of the operations on this processor.
+
+    PyTorch's operations are fused multiply-adds on most processors, but not on all; and a Numba can be there and
+    not work in more ways than can be listed (switched off, without its library, beside a NumPy it does not know).
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 3, 11, 34, generator=generator).to(dtype)
+    angles = torch.randn(1, 1, 11, 16, generator=generator)
+    cos, sin = angles.cos(), angles.sin()
     try:
-        import numba  # noqa: F401
-    except ImportError:
+        from ..kernels import rope_cpu
+
+        turned = torch.empty_like(x)
+        rope_cpu.turn(x, turned, cos, sin, interleaved=layout == "interleaved")
+    except Exception:
         return False
-    return True
+    return torch.equal(turned, _by_operations(x, torch.empty_like(x), cos, sin, layout))
+
+
+def _room_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the order in which ``x`` lies, so that a copy runs along memory on both sides; channels are adjacent."""
+    room = torch.empty_like(x, dtype=dtype)
+    return (
+        room if room.stride(-1) == 1 else torch.empty_like(room, memory_format=torch.contiguous_format)
+    )
 
 
 def _blocks(step: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:

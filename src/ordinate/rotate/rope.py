@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Literal, final
 
 import torch
@@ -19,10 +20,13 @@ from ..checks import (
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
 from ..positions import as_positions, check_lengths, resolve
-from ..scaling import Scaling, describe, frequencies
+from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from . import kept
 from .layout import Layout
 from .rotation import Rotation
+
+# Those whose frequencies follow from numbers they were made with; of a user's own nothing is known.
+_PLAIN_SCALINGS = (NoneType, Linear, NTK, YaRN, Llama3, Proportional)
 
 
 @final
@@ -194,7 +198,7 @@ class RoPE(PositionEncoding):
     ]:
         queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
         check_lengths(lengths, batch=q.shape[0])
-        if q_positions is None and k_positions is None and self._is_the_same_everywhere():
+        if q_positions is None and k_positions is None and type(self.scaling) in _PLAIN_SCALINGS:
             q_rotation = self._in_order(queries, k.shape[-2] - q.shape[-2])
             return q_rotation.apply_both(q, k, None if keys is queries else self._in_order(keys, 0))
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
@@ -204,21 +208,13 @@ class RoPE(PositionEncoding):
         k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
         return q_rotation.apply_both(q, k, k_rotation)
 
-    def _is_the_same_everywhere(self) -> bool:
-        """Whether the angles at given positions follow from settings that cannot change."""
-        frozen = getattr(self.scaling, "__dataclass_params__", None)
-        return not self.length_dependent and (
-            self.scaling is None or (frozen is not None and frozen.frozen)
-        )
-
     def _in_order(self, positions: Tensor, start: int) -> Rotation:
-        """The rotation at ``start`` and onward."""
+        """The rotation at ``start`` and onward, which are the positions."""
         settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
-        seq, device = positions.shape[-1], positions.device
-        angles = seq * self.rotary_dim // 2
         return kept.rotation(
-            (settings, start, seq, device), angles, device, lambda: self._at(positions, None)
-        )
+            settings, start, positions.shape[-1], self.rotary_dim // 2, positions.device,
+            lambda: self._at(positions, None),
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..checks import check_floating, check_rank
-from ..numerics import compute_dtype
+from ..numerics import compute_dtype, is_watched
 from . import fused
 from .layout import Layout
 from .pairs import rotate_pairs
@@ -112,7 +112,7 @@ class Rotation:
         self, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "batch seq pairs"], Float[Tensor, "batch seq pairs"]]:
         """cos and sin of the angles times the factor, evaluated in float64 and rounded once to ``dtype``."""
-        if torch.compiler.is_compiling():
+        if is_watched():
             return self._evaluate(dtype)
         tables = self._tables.get(dtype)
         if tables is None:
@@ -120,7 +120,7 @@ class Rotation:
             with torch.inference_mode(False):
                 tables = self._evaluate(dtype)
             capturing = self.angles.is_cuda and torch.cuda.is_current_stream_capturing()
-            if type(tables[0]) is Tensor and not tables[0].requires_grad and not capturing:
+            if not (tables[0].requires_grad or capturing):
                 self._tables[dtype] = tables
         return tables
 
