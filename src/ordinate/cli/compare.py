@@ -62,7 +62,7 @@ def compare_command(
     ),
     seeds: int | None = typer.Option(None, help="Runs of each encoding, from different seeds."),
     task: str | None = typer.Option(
-        None, help="language, passkey, copy, reverse, addition, induction or flipflop."
+        None, help="language, passkey, copy, reverse, induction, flipflop, or addition, more than quick learns."
     ),
     text: list[str] | None = typer.Option(
         None, metavar="PATH", help="A file or folder to learn from. Repeatable. Default: Python's library."
