@@ -108,9 +108,9 @@ def columns(summary: Summary) -> list[Column]:
             "times the median of the twenty logged before it, all seeds together.", _spikes,
         ),
         Column(
-            "still_learning", "still learning", _since(summary), "How much of the validation loss the end of "
-            "training took away; a large share means the arm was stopped early, a small one that it had come "
-            "to rest, be it on a plateau.", _still_learning,
+            "still_learning", "still learning", _since(summary), "What the end of training did to the "
+            "validation loss; if that is much, the arm was stopped early, if little, it had come to rest, be it "
+            "on a plateau.", _still_learning,
         ),
         Column(
             "tokens_per_second", "speed", "tokens/s", "Tokens trained on per second.", _speed,
@@ -248,19 +248,22 @@ def _spikes(arm: Arm) -> Cell:
 def _still_learning(arm: Arm) -> Cell:
     if arm.settling is None:
         return Cell(words.NOTHING)
-    share = arm.settling.share.mean
-    return Cell(words.percent(-share), share, f"{words.signed(-arm.settling.nats.mean)} nats per token")
+    share, nats = arm.settling.share.mean, arm.settling.nats.mean
+    return Cell(
+        words.signed(-nats), nats, f"{words.percent(-share)} of the loss at step {arm.settling.start}"
+    )
 
 
 def _since(summary: Summary) -> str:
-    return next((f"since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
+    return next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
 
 
 def _rise(arm: Arm, length: int) -> Cell:
     one = arm.at.get(length)
     if one is not None and one.refused:
         return Cell("refused", None, one.refused)
-    if one is None or one.rise is None or one.loss is None:
+    # On tasks the loss in length may be next to nothing, and a multiple of that says nothing.
+    if one is None or one.rise is None or one.loss is None or one.accuracy is not None:
         return Cell(words.NOTHING)
     text = words.percent(one.rise.mean)
     if one.rise_margin:
