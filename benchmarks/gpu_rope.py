@@ -26,7 +26,7 @@ from torch import Tensor
 
 import ordinate
 from environment import describe
-from ordinate.rotate import fused
+from ordinate.rotate import fused, kept
 from ordinate.rotate.pairs import rotate_pairs_reference
 
 DEVICE = torch.device("cuda")
@@ -130,11 +130,17 @@ def peers(layout: str, q_len: int) -> dict[str, Callable[[Tensor, Tensor], objec
     rotation = rope.at(torch.arange(q_len, device=DEVICE))
     own = rotation.cos_sin(torch.float32)
     turn = {"interleaved": layout == "interleaved"}
+
+    def anew(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        kept._kept.clear()
+        return rope.rotate(q, k)
+
     found: dict[str, Callable] = {
         "ordinate": lambda q, k: fused.rotate(q, k, own, own, **turn),
         "ordinate, in place": lambda q, k: fused.rotate_(q, k, own, own, **turn),
         "ordinate, Rotation.apply_both": rotation.apply_both,
-        "ordinate, RoPE.rotate with its tables": rope.rotate,
+        "ordinate, RoPE.rotate": rope.rotate,
+        "ordinate, RoPE.rotate, angles made anew": anew,
     }
     if layout == "interleaved":
         turns = torch.complex(*own)
