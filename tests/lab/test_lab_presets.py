@@ -100,6 +100,7 @@ def test_the_documentation_has_the_steps_of_every_task():
         assert int(steps) == PRESETS["quick"].config(task=name).steps
 
 
+@pytest.mark.plain
 @pytest.mark.slow  # a minute or two each
 @pytest.mark.parametrize("task", [name for name in TASKS if name not in ("language", "addition")])
 def test_with_the_steps_of_the_quick_preset_rope_learns_the_task(tmp_path, task):
