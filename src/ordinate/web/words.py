@@ -188,9 +188,9 @@ _LABELS = {
     "Lower is better, flat is holding.": "越低越好，平坦即保持。",
     "At the start everyone lacks context; past the dashed line lie positions no model saw in training.":
         "开头人人缺少上下文；虚线以右是训练中从未见过的位置。",
-    "Above zero the model makes use of what was cut; at zero it ignores it, and a flat perplexity is no merit; "
-    "below zero it is harmed.":
-        "大于零说明模型利用了被截去的部分；等于零说明没有利用，困惑度平坦并不是优点；小于零说明反受其害。",
+    "Above zero the model makes use of the rest; at zero it ignores it, and a flat perplexity is no merit; below "
+    "zero it is harmed.":
+        "大于零：模型用上了其余的文本；等于零：忽略它，困惑度平坦便不算优点；小于零：受其损害。",
     "The trained model as it is, and with its frequencies rescaled for evaluation alone: not one weight is changed.":
         "训练好的模型本身，以及仅在评测时缩放其频率：权重一个也不改。",
     "The training loss.": "训练损失。",
@@ -234,10 +234,16 @@ _PATTERNS = (
     (r"extra context at (\S+)", r"\1 长度的额外上下文"),
     (r"Each model was trained at (\d+) tokens and is tested, unchanged, at every length\.",
      r"每个模型以 \1 个词元训练，不作改动地在各长度上测试。"),
-    (r"The share of exactly right answers of the task “(.*)”\.", r"任务“\1”中完全正确的比例。"),
+    (r"The share of right answers of the task “(.*)”\.", r"任务“\1”中正确答案的比例。"),
     (r"Where in a sequence of (\d+) tokens the loss comes from\.", r"在 \1 个词元的序列中，损失来自何处。"),
-    (r"The loss with the context cut to at most (\d+) tokens, less the loss with all of it, on the same targets\.",
-     r"同样的目标下，上下文截到至多 \1 个词元时的损失，减去用全部上下文时的损失。"),
+    (r"Every position is compared on the same text: a point is off the model's loss with exactly the last (\d+) tokens "
+     r"in view by what its own targets are off it\.",
+     r"各位置在同样的文本上比较：一点偏离“恰好只看最近 \1 个词元”时的损失多少，就是它自己的目标偏离多少。"),
+    (r"The loss of the same targets with exactly the last (\d+) tokens in view, less the loss with all of the text, "
+     r"over targets that see more\.",
+     r"同样的目标恰好只看最近 \1 个词元时的损失，减去看到全部文本时的损失，取看得更多的目标。"),
+    (r"Bands are 95 % intervals, over text or over seeds, whichever are wider\.",
+     r"色带为 95 % 区间，取文本间与随机种子间较宽者。"),
     (r"The training loss, each point the mean of (\d+) logged steps\.", r"训练损失，每点为 \1 个记录步的平均。"),
     (r"Bands are one standard deviation over (?:up to )?(\d+) seeds\.", r"色带为 \1 个随机种子的一个标准差。"),
     (r"One seed each, so there are no bands\.", r"各只有一个随机种子，因此没有色带。"),
