@@ -1,6 +1,7 @@
 """CPU benchmarks: ordinate and its peers in one process on the same inputs, eager mode.
 
     python benchmarks/cpu.py                      all cases, into results/cpu.json and docs/benchmarks.md
+    python benchmarks/cpu.py --rope               RoPE alone again, into the record there is
     python benchmarks/cpu.py --quick --out FILE   the same code at tiny sizes, to see that it runs
 
 Every case runs in a fresh process, so that no case inherits another's memory. Before anything is timed,
@@ -52,7 +53,7 @@ def cases(quick: bool) -> list[dict[str, Any]]:
     rope_shape = [4, 2, 64, 16] if quick else [32, 8, 2048, 128]
     heads, length, dim = (2, 96, 8) if quick else (8, 4096, 64)
     long = 128 if quick else 16384
-    few, some, many = (1, 2, 2) if quick else (1, 3, 9)
+    few, some, many = (1, 2, 2) if quick else (1, 3, 15)
     found: list[dict[str, Any]] = []
     for allocator in ALLOCATORS:
         for dtype in ("float32", "bfloat16"):
@@ -119,6 +120,7 @@ def run_apart(case: dict[str, Any]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny sizes; proves that everything runs")
+    parser.add_argument("--rope", action="store_true", help="RoPE alone, into the record there is")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -129,7 +131,12 @@ def main() -> None:
     import measure
 
     record: dict[str, Any] = {"environment": measure.environment(), "cases": []}
-    for case in cases(arguments.quick):
+    wanted = cases(arguments.quick)
+    if arguments.rope:
+        record = json.loads(arguments.out.read_text()) | {"rope_environment": measure.environment()}
+        record["cases"] = [case for case in record["cases"] if not case["kind"].startswith("rope")]
+        wanted = [case for case in wanted if case["kind"].startswith("rope")]
+    for case in wanted:
         label = " · ".join(
             str(case[key]) for key in ("kind", "dtype", "memory", "allocator") if key in case
         )
@@ -144,6 +151,7 @@ def main() -> None:
         ]
         if wrong:
             raise SystemExit("nothing is recorded, for ordinate is wrong:\n" + "\n".join(wrong))
+    record["cases"].sort(key=lambda case: not case["kind"].startswith("rope"))
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     if arguments.out == HERE / "results" / "cpu.json":
         import render

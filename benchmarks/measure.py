@@ -7,6 +7,7 @@ import gc
 import importlib.metadata
 import os
 import platform
+import random
 import statistics
 import subprocess
 import time
@@ -26,14 +27,18 @@ def interleaved(
 ) -> dict[str, dict[str, float]]:
     """Time candidates in turn, so that a slow moment of the machine falls on all of them alike.
 
+    Each round has another order: what ran before leaves caches and freed memory behind, and should not always
+    leave them to the same one.
+
     Returns:
         Median and minimum of each in milliseconds.
     """
     for run in candidates.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in candidates}
+    order = random.Random(0)
     for _ in range(repetitions):
-        for name, run in candidates.items():
+        for name, run in order.sample(list(candidates.items()), len(candidates)):
             start = time.perf_counter()
             run()
             times[name].append((time.perf_counter() - start) * 1e3)
