@@ -63,6 +63,21 @@ class _Compiled:
         }
 
 
+def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None) -> None:
+    """Forward and backward, with every gradient, straight through the operators."""
+    call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
+    terms = fused.gather_terms(call.parts, call.scale)
+    biases = [
+        None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
+    ]
+    arguments = (
+        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
+        terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
+    )  # fmt: skip
+    out, lse = fused_op.forward(*arguments)
+    fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+
+
 def compile_all(
     capability: int,
     shared_memory: int,
@@ -95,17 +110,7 @@ def compile_all(
         "t5": lambda: ordinate.T5Bias(2, bidirectional=not causal),
         "shaw": lambda: ordinate.Shaw(head_dim, 16),
     }
-    call = api._prepare(q, k, v, encodings[bias](), causal=causal)
-    terms = fused.gather_terms(call.parts, call.scale)
-    biases = [
-        None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
-    ]
-    arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
-        terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
-    )  # fmt: skip
-    out, lse = fused_op.forward(*arguments)
-    fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+    both_passes(q, k, v, grad, encodings[bias](), causal=causal)
     return found
 
 

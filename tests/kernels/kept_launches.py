@@ -10,11 +10,12 @@ import json
 import types
 
 import torch
+from compiled_attention import both_passes
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
 import ordinate
-from ordinate.attention import api, fused, fused_op, fused_tiles
+from ordinate.attention import fused_tiles
 
 launches: list[tuple] = []
 calls_of_the_binder: list[str] = []
@@ -67,17 +68,7 @@ def _passes(encoding, shift: int, positions: torch.Tensor | None = None, length:
     q, k, v, grad = (
         torch.zeros(size + shift, dtype=torch.bfloat16)[shift:].view(1, 2, length, 16) for _ in range(4)
     )
-    call = api._prepare(q, k, v, encoding, causal=True, q_positions=positions)
-    terms = fused.gather_terms(call.parts, call.scale)
-    biases = [
-        None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
-    ]
-    arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
-        terms.symmetric, terms.aligned, terms.lo, True, None, call.scale, None, 0.0,
-    )  # fmt: skip
-    out, lse = fused_op.forward(*arguments)
-    fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+    both_passes(q, k, v, grad, encoding, q_positions=positions)
     return list(launches), list(calls_of_the_binder)
 
 

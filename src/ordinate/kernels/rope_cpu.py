@@ -1,9 +1,8 @@
 """The rotation on the CPU in one pass over memory, compiled by Numba.
 
 PyTorch's operations read and write memory once each, and a rotation of bfloat16 takes five of them: widen,
-two products, their sum, narrow. Here a head is read, turned in float32, rounded once and written, at the
-speed of copying it. Sums are fused multiply-adds, as those of PyTorch's `addcmul` are on most processors, so that
-the result is the same to the bit.
+two products, their sum, narrow. Here a head is read, turned in float32, rounded once and written. Sums are fused
+multiply-adds, as those of PyTorch's `addcmul` are on most processors, so that the result is the same to the bit.
 
 Run-time shape checks wrap functions in others that Numba cannot read, hence ``@no_type_check``.
 """
@@ -79,7 +78,8 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ordinate")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+if hasattr(os, "register_at_fork"):  # where processes fork; threads do not survive it
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @intrinsic
