@@ -53,7 +53,7 @@ class _Compiled:
         values = dict(zip((p.name for p in self.kernel.params), values, strict=False)) | named
         options = {
             name: values.pop(name)
-            for name in ("num_warps", "num_stages", "enable_fp_fusion")
+            for name in ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
             if name in values
         }
         compiled = triton.compile(_specialize(self.kernel, values), target=self.target, options=options)

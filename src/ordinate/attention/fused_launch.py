@@ -79,6 +79,11 @@ class Launch:
         return self.lo + (0 if longest is None else longest.shape[-1] - 1)
 
     @property
+    def looked_up(self) -> bool:
+        """Whether there are numbers to look up for each pair that is near."""
+        return self.table is not None or self.row is not None
+
+    @property
     def short(self) -> bool:
         """Whether most tiles lie beyond the tables, so that few have to be looked up."""
         return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
@@ -113,7 +118,7 @@ class Launch:
         return {name: self.q if value is None else value for name, value in names.items()}
 
     def _has_far_tiles(self) -> bool:
-        return not self.aligned and (self.table is not None or self.row is not None)
+        return not self.aligned and self.looked_up
 
     def numbers(self) -> dict[str, Any]:
         """What every kernel is told in numbers."""

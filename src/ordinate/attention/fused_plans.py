@@ -35,21 +35,19 @@ class ForwardPlan(NamedTuple):
 def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     batch, heads, q_len, v_dim = out.shape
     few = q_len <= FEW_QUERIES
-    config = tile_config(
-        "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
-    )
-    programs = -(-q_len // config["M"]) * batch * heads
-    shares = key_shares(programs, launch.k.shape[2], config["N"], launch.q.device)
+    config = tile_config("few queries" if few else "forward", launch.q, launch.v, launch.looked_up)
+    tiles = -(-q_len // config["M"])
+    shares = key_shares(tiles * batch * heads, launch.k.shape[2], config["N"], launch.q.device)
     into = strides_of("out", out)
     if shares > 1:  # written one after the other, contiguously
         into = {"out_batch": heads * q_len * v_dim, "out_head": q_len * v_dim, "out_stride": v_dim}
     attend = Step(
-        attention_forward._attention_fwd_kernel, (programs, shares),
+        attention_forward._attention_fwd_kernel, (batch * heads, tiles, shares),
         {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
          "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
     )  # fmt: skip
     merge = Step(
-        attention_forward._merge_fwd_kernel, (q_len * batch * heads,),
+        attention_forward._merge_fwd_kernel, (batch * heads, q_len),
         {**strides_of("out", out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
          "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
     )  # fmt: skip
@@ -75,28 +73,27 @@ def plan_backward(
 ) -> BackwardPlan:  # fmt: skip
     grad_slopes, grad_table, grad_key, grad_row = wanted
     batch, heads, q_len, v_dim = out.shape
-    has_table = launch.table is not None
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
     ordered = deterministic and not launch.aligned and (grad_table or grad_row)
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
-        query_gradient._shared_kernel, (-(-q_len // 64) * batch * heads,),
+        query_gradient._shared_kernel, (batch * heads, -(-q_len // 64)),
         {**strides_of("out", out), **strides_of("grad", grad), "heads": heads, "q_len": q_len,
          "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
     )  # fmt: skip
-    of_queries = tile_config("queries", launch.q, launch.v, has_table)
+    of_queries = tile_config("queries", launch.q, launch.v, launch.looked_up)
     queries = Step(
-        query_gradient._attention_bwd_q_kernel, (-(-q_len // of_queries["M"]) * batch * heads,),
+        query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
          **strides_of("grad_q", grads["q"]), "ENDS": grad_table or grad_row, "GRAD_ROW": grad_row,
          "SCATTER": grad_table and not launch.aligned, "ORDERED": ordered, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
-    of_keys = tile_config("keys", launch.q, launch.v, has_table)
+    of_keys = tile_config("keys", launch.q, launch.v, launch.looked_up)
     key_tiles = -(-launch.k.shape[2] // of_keys["N"])
     keys = Step(
-        key_gradient._attention_bwd_kv_kernel, (key_tiles * batch * launch.k.shape[1],),
+        key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
         {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
          **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
          "GRAD_KEY": grad_key, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]),
@@ -147,14 +144,14 @@ def _plan_table(
         rows = batch * runs
         sums = (rows, heads, diagonals, 2 * m)
         step = Step(
-            table_gradient._table_grad_kernel, (diagonals * heads * rows,),
+            table_gradient._table_grad_kernel, (heads * rows, diagonals),
             {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
              "runs": runs, **config},
         )  # fmt: skip
     kind = "diagonals" if step is not None else "tables" if tables else "none"
     block = min(128, max(16, 1 << (table_len - 1).bit_length()))
     fold = Step(
-        table_gradient._fold_table_kernel, (-(-table_len // block) * heads,),
+        table_gradient._fold_table_kernel, (heads, -(-table_len // block)),
         {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
          "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMS": kind,
          "M": m, "BLOCK": block},

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-# Queries, keys, warps and pipeline stages of a tile, for head dims up to 64, 128 and 256: the fastest of
-# those measured on an H200. The gradient of a table has square tiles.
+
+class Tile(NamedTuple):
+    """Queries, keys, warps and pipeline stages; and how many registers a thread may have, if not as many as it likes.
+
+    A multiprocessor has 65,536: with at most 168 each, three programs of four warps run side by side, not two.
+    """
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+# For head dims up to 64, 128 and 256: the fastest of those measured on an H200. The gradient of a table has
+# square tiles. "looked up" is for biases with a table or rows.
 _TILES = {
-    "few queries": ((16, 128, 4, 3), (16, 128, 4, 2), (16, 64, 4, 1)),
-    "forward": ((64, 64, 4, 3), (128, 128, 8, 3), (64, 32, 8, 1)),
-    "forward, with a table": ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 8, 1)),
-    "queries": ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 8, 1)),
-    "keys": ((32, 64, 4, 3), (64, 128, 8, 3), (64, 32, 8, 1)),
-    "keys, with a table": ((64, 64, 4, 3), (64, 128, 8, 2), (64, 32, 8, 1)),
-    "table": ((64, 64, 4, 1), (64, 64, 4, 1), (64, 64, 8, 1)),
+    "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
+    "forward": (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "queries": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
+    "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "keys": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 2), Tile(64, 32, 8, 1)),
+    "table": (Tile(64, 64, 4, 1, 168), Tile(64, 64, 4, 1, 168), Tile(64, 64, 8, 1)),
 }
 
 
@@ -27,19 +42,22 @@ _TILES = {
 FEW_QUERIES = 16
 
 
-def tile_config(kernel: str, q: Tensor, v: Tensor, table: bool) -> dict[str, Any]:
-    """Rows M, columns N, warps and pipeline stages of a kernel."""
+def tile_config(kernel: str, q: Tensor, v: Tensor, looked_up: bool) -> dict[str, Any]:
+    """Rows M, columns N and how to compile a kernel for them."""
     square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
         return {"M": 16} if square else {"M": 16 if kernel == "few queries" else 32, "N": 16}
-    if table and f"{kernel}, with a table" in _TILES:
-        kernel = f"{kernel}, with a table"
+    kind = f"{kernel}, looked up"
     dim = max(q.shape[-1], v.shape[-1])
-    m, n, warps, stages = _TILES[kernel][0 if dim <= 64 else 1 if dim <= 128 else 2]
+    tile = _TILES[kind if looked_up and kind in _TILES else kernel][
+        0 if dim <= 64 else 1 if dim <= 128 else 2
+    ]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
-        m, n, warps, stages = min(m, 32), 32, 4, 1
-    m, n, stages = _fit(kernel, m, n, stages, q, v, shared_memory_of(q.device))
-    config: dict[str, Any] = {"M": m, "num_warps": warps, "num_stages": stages}
+        tile = Tile(min(tile.m, 32), 32, 4, 1)
+    m, n, stages = _fit(kernel, tile, q, v, shared_memory_of(q.device))
+    config: dict[str, Any] = {"M": m, "num_warps": tile.warps, "num_stages": stages}
+    if tile.registers is not None:
+        config["maxnreg"] = tile.registers
     return config if square else {**config, "N": n}
 
 
@@ -69,23 +87,22 @@ def _processors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _fit(
-    kernel: str, m: int, n: int, stages: int, q: Tensor, v: Tensor, limit: int
-) -> tuple[int, int, int]:
+def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int, int, int]:
     """Smaller tiles and shorter pipelines where those of an H200 would not fit.
 
     Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
     gradients of keys are gathered, the other way round.
     """
+    m, n, _, stages, _ = tile
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
         while 2 * m * both > limit and m > 16:
             m //= 2
         return m, m, stages
-    keys_stay = kernel.startswith("keys")
+    keys_stay = kernel == "keys"
     resident, streamed = (n, m) if keys_stay else (m, n)
-    resident_row = row if kernel.startswith(("forward", "few")) else both
+    resident_row = row if kernel in ("forward", "few queries") else both
     # Queries are factors of two products, one of them transposed, and need a second copy for that.
     copies = 2 if keys_stay else 1
     while resident * resident_row + max(stages, copies) * streamed * both > limit:

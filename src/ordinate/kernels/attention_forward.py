@@ -102,12 +102,11 @@ def _attention_fwd_kernel(
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; with SPLIT one share of its keys, the shares running along the second axis."""
+    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tiles = tl.cdiv(q_len, M)
-    tile, bh = tile_and_head(tiles)
-    tile = tiles - 1 - tile  # under a causal mask the last has most to do
+    tile, bh = tile_and_head()
+    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
     m0 = tile * M
     qi = m0 + tl.arange(0, M)
@@ -146,8 +145,8 @@ def _attention_fwd_kernel(
     )  # fmt: skip
     low, high = start, end
     if SPLIT:
-        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(1)) * N
-        low = start + tl.program_id(1) * share
+        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(2)) * N
+        low = start + tl.program_id(2) * share
         high = tl.minimum(low + share, end)
     acc = tl.zeros([M, DV], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
@@ -184,8 +183,8 @@ def _attention_fwd_kernel(
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
     lse = (lse - row_term(q_pos.to(tl.float32), slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
-    share64 = tl.program_id(1).to(tl.int64)
-    row = (share64 * (tl.num_programs(0) // tiles) + bh) * q_len
+    share64 = tl.program_id(2).to(tl.int64)
+    row = (share64 * tl.num_programs(0) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     dv = tl.arange(0, DV)
@@ -202,10 +201,10 @@ def _merge_fwd_kernel(
     V_DIM: tl.constexpr, DV: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """One query, whose keys were shared out: each share's output weighs as much as its logits' exponentials."""
-    query, bh = tile_and_head(q_len)
+    query, bh = tile_and_head()
     b, h = bh // heads, bh % heads
-    rows = tl.num_programs(0).to(tl.int64)
-    row = tl.program_id(0).to(tl.int64)
+    rows = tl.num_programs(0).to(tl.int64) * q_len
+    row = bh.to(tl.int64) * q_len + query
     share, dv = tl.arange(0, SHARES), tl.arange(0, DV)
     parts = tl.load(shares_lse_ptr + share * rows + row, mask=share < shares, other=float("-inf"))
     peak = tl.max(parts, 0)

@@ -120,8 +120,7 @@ def _attention_bwd_kv_kernel(
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tiles = tl.cdiv(k_len, N)
-    tile, b_and_head = tile_and_head(tiles)
+    tile, b_and_head = tile_and_head()
     kv_heads = heads // groups
     b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads
     n0 = tile * N
@@ -197,7 +196,7 @@ def _attention_bwd_kv_kernel(
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)
         if GRAD_SLOPE:
             share = tl.sum(tl.where(in_rows, grad_slope, 0.0), 0)
-            tl.store(grad_slope_ptr + bh64 * tiles + tile, share)
+            tl.store(grad_slope_ptr + bh64 * tl.num_programs(1) + tile, share)
     tl.store(
         grad_k_ptr + b64 * grad_k_batch + kv64 * grad_k_head + rows * grad_k_stride + d[None, :],
         (grad_k * scale).to(grad_k_ptr.dtype.element_ty),

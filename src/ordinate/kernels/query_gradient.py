@@ -38,7 +38,7 @@ def _shared_kernel(
     V_DIM: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, GRAD_LSE: tl.constexpr,
 ):  # fmt: skip
     """``shared = grad·out - grad_lse`` for each query."""
-    tile, bh = tile_and_head(tl.cdiv(q_len, M))
+    tile, bh = tile_and_head()
     b, h = bh // heads, bh % heads
     qi = tile * M + tl.arange(0, M)
     dv = tl.arange(0, DV)
@@ -207,8 +207,8 @@ def _attention_bwd_q_kernel(
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW
-    tiles = tl.cdiv(q_len, M)
-    tile, bh = tile_and_head(tiles)
+    tiles = tl.num_programs(1)
+    tile, bh = tile_and_head()
     tile = tiles - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
     m0 = tile * M

@@ -29,7 +29,7 @@ def _table_grad_kernel(
     PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2M]``: entry ``i - j + M - 1`` of a diagonal of M × M tiles."""
-    diagonal, rest = tile_and_head(diagonals)
+    diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * M  # of a tile's first query and first key
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
@@ -109,7 +109,7 @@ def _table_grad_kernel(
     inside = (source >= 0) & (source < M)
     skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), M - 1), 1)
     sums = tl.sum(tl.where(inside, skewed, 0.0), 0)
-    place = tl.program_id(0).to(tl.int64)
+    place = rest.to(tl.int64) * diagonals + diagonal
     tl.store(sums_ptr + place * (2 * M) + t, sums)
 
 
@@ -124,7 +124,7 @@ def _fold_table_kernel(
     These are ``"diagonals"``, or, where positions are data, ``"tables"`` to be added up or ``"none"``, for they are
     in the table already.
     """
-    block, h = tile_and_head(tl.cdiv(table_len, BLOCK))
+    block, h = tile_and_head()
     h64 = h.to(tl.int64)
     entry = block * BLOCK + tl.arange(0, BLOCK)
     place = grad_table_ptr + h64 * table_len + entry
@@ -149,7 +149,7 @@ def _fold_table_kernel(
     # Only the programs that hold an end have queries to add up.
     past = tl.zeros([1024], dtype=tl.float32)
     future = tl.zeros([1024], dtype=tl.float32)
-    if (block == 0) | (block == tl.cdiv(table_len, BLOCK) - 1):
+    if (block == 0) | (block == tl.num_programs(1) - 1):
         for b in range(batch):
             start = (b * heads + h64) * q_len
             for first in range(0, q_len, 1024):

@@ -17,12 +17,13 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
-def tile_and_head(tiles):
-    """Which tile of which head of which sequence a program has; tiles of one head run side by side.
+def tile_and_head():
+    """Which tile of which head of which sequence a program has.
 
-    Programs are counted along one axis, the only one that may be longer than 65,535.
+    Programs start in the order of the first axis. With the heads along it, the same tile of all of them comes first,
+    so that those with most to do lead; and it is the only axis that may be longer than 65,535.
     """
-    return tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    return tl.program_id(1), tl.program_id(0)
 
 
 @triton.jit
