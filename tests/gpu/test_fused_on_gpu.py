@@ -19,7 +19,10 @@ pytestmark = [
 ]
 
 # Of each kind one; what differs in numbers alone (the ends of a table) shares its kernels.
-KINDS = ("none", "line", "line_symmetric", "t5_both_ways", "kerple", "gates", "row", "sum")
+KINDS = (
+    "none", "line", "line_symmetric", "t5_both_ways", "kerple", "gates", "row", "row_of_keys", "both_rows", "sum",
+    "sum_of_all",
+)  # fmt: skip
 HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 # bfloat16 with both masks, the others in turn: compiling dominates, and dtypes share all of the source.
 TYPES = [
@@ -57,7 +60,7 @@ def test_tables_that_end_elsewhere(bias):
 
 
 @pytest.mark.parametrize("positions", sorted(set(POSITIONS)))
-@pytest.mark.parametrize("bias", ["line_symmetric", "kerple", "row", "sum"])
+@pytest.mark.parametrize("bias", ["line_symmetric", "kerple", "row", "row_of_keys", "sum_of_all"])
 def test_positions_are_data_whatever_their_order(bias, positions):
     check(Case(bias, "full", positions, _sizes(64), torch.bfloat16, "cuda"))
 
@@ -66,7 +69,7 @@ def test_positions_are_data_whatever_their_order(bias, positions):
     ("q_len", "k_len"), [(1, 1), (1, 300), (300, 1), (64, 64), (65, 129), (256, 512), (333, 77)]
 )
 @pytest.mark.parametrize("causal", ["full", "causal"])
-@pytest.mark.parametrize("bias", ["none", "sum"])
+@pytest.mark.parametrize("bias", ["none", "sum", "sum_of_all"])
 def test_lengths_that_fill_their_tiles_or_do_not(bias, causal, q_len, k_len):
     sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
     check(Case(bias, causal, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
@@ -84,7 +87,7 @@ def test_softcap(dtype, softcap):
     check(Case("clipped", "causal", sizes=_sizes(64), dtype=dtype, device="cuda"), softcap=softcap)
 
 
-@pytest.mark.parametrize("bias", ["line", "kerple", "sum"])
+@pytest.mark.parametrize("bias", ["line", "kerple", "both_rows", "sum_of_all"])
 def test_aligned_positions_give_the_same_bits_every_time(bias):
     case = Case(bias, "causal", sizes=_sizes(64), dtype=torch.bfloat16, device="cuda")
     leaves = case.leaves()

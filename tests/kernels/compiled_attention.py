@@ -17,6 +17,17 @@ import ordinate
 from ordinate.attention import api, fused, fused_op, fused_tiles
 from ordinate.kernels import attention_forward, key_gradient, query_gradient, table_gradient
 
+
+class RowsOfKeys(ordinate.PositionEncoding):
+    """Each key has a logit for every distance from -20 to 20."""
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.RowBias:
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        aligned = q_positions is None and k_positions is None
+        table = torch.zeros(1, 41, k.shape[-1])
+        return ordinate.RowBias(k.float(), table, queries, keys, lo=-20, side="key", aligned=aligned)
+
+
 _TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
     torch.int32: "*i32", torch.int64: "*i64",
@@ -68,7 +79,8 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=Non
     call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
     terms = fused.gather_terms(call.parts, call.scale)
     biases = [
-        None if x is None else x.detach() for x in (terms.slopes, terms.table, terms.key, terms.row)
+        None if x is None else x.detach()
+        for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
     arguments = (
         q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
@@ -109,6 +121,7 @@ def compile_all(
         "alibi": lambda: ordinate.ALiBi(2, symmetric=not causal, trainable=True),
         "t5": lambda: ordinate.T5Bias(2, bidirectional=not causal),
         "shaw": lambda: ordinate.Shaw(head_dim, 16),
+        "both rows": lambda: ordinate.Combined(ordinate.Shaw(head_dim, 16), RowsOfKeys()),
     }
     both_passes(q, k, v, grad, encodings[bias](), causal=causal)
     return found

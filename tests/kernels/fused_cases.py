@@ -136,6 +136,13 @@ def _row(lo: int, *, scaled: bool = True) -> Callable[[Leaves, Positions], RowBi
     )  # fmt: skip
 
 
+def _key_row(lo: int, *, scaled: bool = True) -> Callable[[Leaves, Positions], RowBias]:
+    return lambda leaves, at: RowBias(
+        leaves["key_features"], leaves["key_row_table"], at.queries, at.keys,
+        lo=lo, side="key", scaled=scaled, aligned=at.aligned,
+    )  # fmt: skip
+
+
 def _slopes(sizes: Sizes) -> Leaves:
     return {"slopes": torch.rand(sizes.heads) * 0.3}
 
@@ -151,16 +158,24 @@ def _row_leaves(rows: int, *, shared: bool) -> Callable[[Sizes], Leaves]:
     }
 
 
-def _sum_leaves(sizes: Sizes) -> Leaves:
-    makers = (_slopes, _table(9), _row_leaves(5, shared=True))
-    leaves = {name: tensor for make in makers for name, tensor in make(sizes).items()}
-    return {**leaves, "gates": torch.randn(1, sizes.heads, sizes.k_len)}
+def _key_row_leaves(rows: int, *, shared: bool) -> Callable[[Sizes], Leaves]:
+    """Shared are the table among heads and the features among the rows of a batch."""
+    return lambda sizes: {
+        "key_features": torch.randn(1 if shared else sizes.batch, sizes.heads, sizes.k_len, 6),
+        "key_row_table": torch.randn(1 if shared else sizes.heads, rows, 6),
+    }
 
 
-def _sum(leaves: Leaves, at: Positions) -> SumBias:
-    # The two tables start and end in different places, and two of the parts are scaled.
-    parts = (_linear(symmetric=True), _distance(-6, scaled=True), _gates, _row(-1))
-    return SumBias(tuple(build(leaves, at) for build in parts))
+def _shared_gates(sizes: Sizes) -> Leaves:
+    return {"gates": torch.randn(1, sizes.heads, sizes.k_len)}
+
+
+def _all(*makers: Callable[[Sizes], Leaves]) -> Callable[[Sizes], Leaves]:
+    return lambda sizes: {name: leaf for make in makers for name, leaf in make(sizes).items()}
+
+
+def _sum(*parts: Callable[[Leaves, Positions], ordinate.Bias]) -> Callable[[Leaves, Positions], SumBias]:
+    return lambda leaves, at: SumBias(tuple(build(leaves, at) for build in parts))
 
 
 BIASES = {
@@ -182,7 +197,27 @@ BIASES = {
     ),
     "row": BiasCase(_row_leaves(7, shared=False), _row(-3)),
     "row_shared": BiasCase(_row_leaves(12, shared=True), _row(0, scaled=False)),
-    "sum": BiasCase(_sum_leaves, _sum),
+    "row_of_keys": BiasCase(_key_row_leaves(7, shared=False), _key_row(-3)),
+    "row_of_keys_shared": BiasCase(_key_row_leaves(12, shared=True), _key_row(0, scaled=False)),
+    "row_of_keys_of_one_distance": BiasCase(_key_row_leaves(1, shared=False), _key_row(2)),
+    # Of sums, all tables start and end in different places.
+    "both_rows": BiasCase(
+        _all(_row_leaves(6, shared=True), _key_row_leaves(9, shared=False)), _sum(_row(-4), _key_row(-2))
+    ),
+    "sum": BiasCase(
+        _all(_slopes, _table(9), _row_leaves(5, shared=True), _shared_gates),
+        _sum(_linear(symmetric=True), _distance(-6, scaled=True), _gates, _row(-1)),
+    ),
+    "sum_of_all": BiasCase(
+        _all(
+            _slopes,
+            _table(9),
+            _row_leaves(5, shared=True),
+            _shared_gates,
+            _key_row_leaves(7, shared=True),
+        ),
+        _sum(_linear(symmetric=True), _distance(-6, scaled=True), _gates, _row(-1), _key_row(-5)),
+    ),
 }
 
 
@@ -303,7 +338,9 @@ def exact_results(case: Case, leaves: Leaves, **options) -> Leaves:
 
 #: Of one number a token. Gradients among them cancel: their terms are as large as the largest of these. All others
 #: are sums over tokens, whose terms may be as large as anything.
-_OF_TOKENS = ("out", "grad of q", "grad of k", "grad of v", "grad of gates", "grad of features")
+_OF_TOKENS = (
+    "out", "grad of q", "grad of k", "grad of v", "grad of gates", "grad of features", "grad of key_features",
+)  # fmt: skip
 
 
 def assert_at_most_twice_as_wrong(found: Leaves, exact: Leaves, rough: Leaves) -> None:

@@ -10,7 +10,7 @@ import json
 import types
 
 import torch
-from compiled_attention import both_passes
+from compiled_attention import RowsOfKeys, both_passes
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
@@ -100,7 +100,11 @@ def main() -> None:
         seen, bound = _passes(encoding, shift)
         found[name] = {"launches": [_labelled(launch) for launch in seen], "bound": bound}
     torch.use_deterministic_algorithms(True)
-    for name, other in (("table in order", encoding), ("rows in order", ordinate.Shaw(16, 8))):
+    for name, other in (
+        ("table in order", encoding),
+        ("rows in order", ordinate.Shaw(16, 8)),
+        ("rows of keys in order", RowsOfKeys()),
+    ):
         seen, bound = _passes(other, 0, torch.arange(48) * 2)
         found[name] = {"launches": [_labelled(launch) for launch in seen], "bound": bound}
     print(json.dumps(found))  # noqa: T201

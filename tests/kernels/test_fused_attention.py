@@ -67,7 +67,9 @@ def test_every_bias_under_every_mask_is_at_most_twice_as_wrong_as_plain_pytorch(
 @pytest.mark.slow
 @pytest.mark.usefixtures("_poisoned_memory")
 @pytest.mark.parametrize("positions", sorted(set(POSITIONS)))
-@pytest.mark.parametrize("bias", ["line", "t5_both_ways", "kerple", "row", "sum"])
+@pytest.mark.parametrize(
+    "bias", ["line", "t5_both_ways", "kerple", "row", "row_of_keys", "sum", "sum_of_all"]
+)
 def test_positions_are_data_whatever_their_order(bias, positions, device):
     check(
         Case(bias, "full", positions, Sizes(q_len=33, k_len=49, batch=2, kv_heads=1), device=str(device))
@@ -81,7 +83,7 @@ LENGTHS = [(1, 1), (1, 39), (39, 1), (32, 16), (3, 17)]
 @pytest.mark.parametrize(("q_len", "k_len"), LENGTHS)
 @pytest.mark.parametrize("mask", ["full", "causal_window"])
 def test_short_and_unequal_lengths(mask, q_len, k_len, device):
-    check(Case("sum", mask, sizes=Sizes(q_len, k_len, heads=1, kv_heads=1), device=str(device)))
+    check(Case("sum_of_all", mask, sizes=Sizes(q_len, k_len, heads=1, kv_heads=1), device=str(device)))
 
 
 @pytest.mark.usefixtures("_poisoned_memory")
@@ -89,7 +91,7 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 @pytest.mark.parametrize(
     ("bias", "mask"),
     [("none", "causal"), ("line", "causal_window"), ("t5_both_ways", "segments"), ("kerple", "padding"),
-     ("sum", "all_at_once")],
+     ("sum", "all_at_once"), ("row_of_keys", "window"), ("sum_of_all", "causal")],
 )  # fmt: skip
 def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch):
     """As when decoding: many programs a query, some of which see nothing, and their outputs merged."""
@@ -108,7 +110,7 @@ def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch
 
 @pytest.mark.usefixtures("_poisoned_memory")
 @pytest.mark.parametrize(("q_len", "k_len", "batch"), [(0, 5, 1), (5, 0, 1), (0, 0, 1), (5, 5, 0)])
-@pytest.mark.parametrize("bias", ["none", "sum"])
+@pytest.mark.parametrize("bias", ["none", "sum_of_all"])
 def test_nothing_to_attend_from_or_to_gives_zeros_of_the_right_shape(bias, q_len, k_len, batch, device):
     case = Case(bias, "full", sizes=Sizes(q_len, k_len, batch), device=str(device))
     leaves = case.leaves()
@@ -146,7 +148,13 @@ def _bfloat16_products(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("bias", "mask"),
-    [("none", "full"), ("line", "causal"), ("t5_both_ways", "window"), ("sum", "causal")],
+    [
+        ("none", "full"),
+        ("line", "causal"),
+        ("t5_both_ways", "window"),
+        ("sum", "causal"),
+        ("both_rows", "full"),
+    ],
 )
 def test_low_precision_is_at_most_twice_as_wrong_as_plain_pytorch(bias, mask, dtype, device):
     check(Case(bias, mask, sizes=SIZES["grouped"], dtype=dtype, device=str(device)))
@@ -154,7 +162,7 @@ def test_low_precision_is_at_most_twice_as_wrong_as_plain_pytorch(bias, mask, dt
 
 @pytest.mark.usefixtures("_poisoned_memory")
 @pytest.mark.parametrize(
-    ("bias", "softcap"), [("none", 0.7), ("none", 50.0), ("sum", 300.0)]
+    ("bias", "softcap"), [("none", 0.7), ("none", 50.0), ("sum_of_all", 300.0)]
 )  # far into the bend, and close to a straight line
 def test_softcap_bounds_the_content_and_not_the_bias(bias, softcap, device):
     check(Case(bias, "causal", device=str(device)), softcap=softcap)
@@ -162,7 +170,7 @@ def test_softcap_bounds_the_content_and_not_the_bias(bias, softcap, device):
 
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 def test_scale_multiplies_the_content_and_whatever_is_scaled_with_it(scale, device):
-    check(Case("sum", "causal", sizes=Sizes(33, 33), device=str(device)), scale=scale)
+    check(Case("sum_of_all", "causal", sizes=Sizes(33, 33), device=str(device)), scale=scale)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -245,7 +253,7 @@ def _in_order(case, leaves):
 
 
 @pytest.mark.parametrize("positions", ["shuffled", "repeated"])
-@pytest.mark.parametrize("bias", ["t5_both_ways", "row", "sum"])
+@pytest.mark.parametrize("bias", ["t5_both_ways", "row", "row_of_keys", "both_rows", "sum_of_all"])
 def test_gradients_at_positions_that_are_data_have_an_order_on_request(bias, positions, device):
     """Also where distances repeat within a row; on a GPU, the same bits every time."""
     sizes = Sizes(35, 21, heads=2, kv_heads=1, batch=2)
@@ -297,7 +305,7 @@ def _dropped_weights(case: Case, leaves: dict, p: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("bias", "positions"), [("sum", "aligned"), ("sum", "shuffled"), ("line", "aligned")]
+    ("bias", "positions"), [("sum_of_all", "aligned"), ("sum_of_all", "shuffled"), ("line", "aligned")]
 )
 def test_the_backward_pass_drops_what_the_forward_pass_dropped(bias, positions, device):
     sizes = Sizes(35, 39, batch=1, heads=2, kv_heads=1, v_dim=8)
@@ -389,7 +397,7 @@ def test_an_expanded_gradient_has_no_strides_and_is_taken_all_the_same(device):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("bias", ["line", "kerple", "sum"])
+@pytest.mark.parametrize("bias", ["line", "kerple", "sum_of_all"])
 def test_aligned_positions_give_the_same_bits_every_time(bias, device):
     case = Case(bias, sizes=Sizes(50, 50, heads=2, kv_heads=1), device=str(device))
     leaves = case.leaves()
@@ -403,7 +411,7 @@ def test_aligned_positions_give_the_same_bits_every_time(bias, device):
 
 @pytest.mark.parametrize("through", ["out", "lse"])
 def test_either_output_alone_brings_gradients(through, device):
-    case = Case("sum", sizes=Sizes(20, 20), device=str(device))
+    case = Case("sum_of_all", sizes=Sizes(20, 20), device=str(device))
     leaves = case.leaves()
     moved = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
     index = 0 if through == "out" else 1
@@ -424,9 +432,12 @@ def test_either_output_alone_brings_gradients(through, device):
     assert_at_most_twice_as_wrong(found, exact, rough)
 
 
-@pytest.mark.parametrize("wanted", ["q", "v", "slopes", "table", "gates", "features", "row_table"])
+@pytest.mark.parametrize(
+    "wanted",
+    ["q", "v", "slopes", "table", "gates", "features", "row_table", "key_features", "key_row_table"],
+)
 def test_one_gradient_asked_for_alone_is_the_same(wanted, device):
-    case = Case("sum", sizes=Sizes(20, 20), device=str(device))
+    case = Case("sum_of_all", sizes=Sizes(20, 20), device=str(device))
     leaves = case.leaves()
 
     def gradient(leaves):
@@ -469,13 +480,15 @@ def _biases(device) -> dict[str, ordinate.Bias]:
     features, rows = torch.randn(1, 2, 5, 3, device=device), torch.randn(2, 4, 3, device=device)
     table = DistanceBias(torch.randn(2, 4, device=device), at.queries, at.keys, lo=0)
     row = RowBias(features, rows, at.queries, at.keys, lo=0)
+    key_row = RowBias(features, rows, at.queries, at.keys, lo=0, side="key")
     moved = DistanceBias(torch.randn(2, 4, device=device), at.queries + 1, at.keys, lo=0)
     return {
-        "over keys": RowBias(features, rows, at.queries, at.keys, lo=0, side="key"),
         "values": RowBias(
             features, rows, at.queries, at.keys, lo=0, values=torch.randn(2, 4, 8).to(device)
         ),
         "several": SumBias((table, row, table)),
+        "rows of queries": SumBias((row, key_row, row)),
+        "rows of keys": SumBias((key_row, row, key_row)),
         "moved": SumBias((moved, row)),
     }
 
@@ -487,8 +500,12 @@ def _biases(device) -> dict[str, ordinate.Bias]:
         (lambda d: _call(d, head_dim=257), "head_dim is at most 256, not 257"),
         (lambda d: _call(d, v_dim=300), "head_dim is at most 256, not 300"),
         (lambda d: _call(d, bias=_biases(d)["values"]), "a value term"),
-        (lambda d: _call(d, bias=_biases(d)["over keys"]), "a RowBias over keys"),
         (lambda d: _call(d, bias=_biases(d)["several"]), "one DistanceBias, not several"),
+        (
+            lambda d: _call(d, bias=_biases(d)["rows of queries"]),
+            "one RowBias over queries, not several",
+        ),
+        (lambda d: _call(d, bias=_biases(d)["rows of keys"]), "one RowBias over keys, not several"),
         (lambda d: _call(d, bias=_biases(d)["moved"]), "share their position tensors"),
     ],
 )
@@ -508,7 +525,7 @@ def _operator_arguments(case: Case, *, requires_grad: bool, p: float = 0.0) -> t
     terms, mask = fused.gather_terms(call.parts, call.scale), call.mask
     biases = [
         None if x is None else x.detach().requires_grad_(requires_grad)
-        for x in (terms.slopes, terms.table, terms.key, terms.row)
+        for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
     seed = torch.tensor(7, dtype=torch.int32, device=case.device) if p else None
     return (
@@ -520,7 +537,8 @@ def _operator_arguments(case: Case, *, requires_grad: bool, p: float = 0.0) -> t
 
 _OPERATOR_CASES = [
     ("none", "causal", "aligned", "[batch, seq, heads, head_dim]", 0.3),
-    ("sum", "all_at_once", "gaps", "channels and heads apart", 0.0),
+    ("sum_of_all", "all_at_once", "gaps", "channels and heads apart", 0.0),
+    ("row_of_keys", "full", "aligned", "[seq, batch, heads, head_dim]", 0.0),
 ]
 
 
@@ -538,7 +556,7 @@ def test_operators_pass_opcheck(bias, mask, positions, view, p, device):
         )
     out, lse = fused_op.forward(q, k, v, *rest)
     for grad_lse in (None, torch.randn_like(lse)):
-        wanted = [x is not None for x in rest[:4]]
+        wanted = [x is not None for x in rest[:5]]
         torch.library.opcheck(
             torch.ops.ordinate.fused_attention_backward.default,
             (torch.randn_like(out), grad_lse, out, lse, q, k, v, *rest, *wanted),
@@ -567,7 +585,9 @@ def test_compiles_without_breaks_and_once_for_all_lengths(device):
             torch.testing.assert_close(run(compiled, length), run(step, length))
 
 
-@pytest.mark.parametrize("bias", ["line", "line_symmetric", "t5_both_ways", "kerple", "gates"])
+@pytest.mark.parametrize(
+    "bias", ["line", "line_symmetric", "t5_both_ways", "kerple", "gates", "row_of_keys"]
+)
 def test_what_a_bias_learns_is_free_of_the_rounding_of_the_output(bias):
     """The output is rounded to float16; sums of thousands of logits' gradients are not off by that."""
     sizes = Sizes(q_len=70, k_len=70, batch=2, heads=2, kv_heads=2, head_dim=16, v_dim=16)

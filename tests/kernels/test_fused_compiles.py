@@ -61,7 +61,7 @@ def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bias", ["alibi", "shaw", "t5"])
+@pytest.mark.parametrize("bias", ["alibi", "shaw", "both rows", "t5"])
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):
     kernels = _compile(capability, "float16", 128, bias, causal=False, even=False)

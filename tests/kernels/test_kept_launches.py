@@ -52,3 +52,4 @@ def test_kernels_that_add_in_order_compile(passes):
     without_diagonals = [name for name in KERNELS if name != "_table_grad_kernel"]
     assert passes["table in order"]["bound"] == without_diagonals
     assert passes["rows in order"]["bound"] == without_diagonals[:-1]
+    assert passes["rows of keys in order"]["bound"] == without_diagonals[:-1]

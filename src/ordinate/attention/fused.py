@@ -1,8 +1,8 @@
 """Fused attention on CUDA: flash-attention speed with any bias, forward and backward.
 
-The bias types become at most four small float32 tensors: slopes per head, a table over distances,
-a vector over keys, and for content-dependent biases the features already multiplied with their table.
-That happens here with ordinary autograd; the kernels return the gradients of these four.
+The bias types become at most five small float32 tensors: slopes per head, a table over distances,
+a vector over keys, and for content-dependent biases the features, of queries and of keys, already multiplied
+with their tables. That happens here with ordinary autograd; the kernels return the gradients of these five.
 """
 
 from __future__ import annotations
@@ -46,20 +46,24 @@ def _interpreting() -> bool:
 
 
 def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
-    reasons = []
     kinds = (LinearBias, DistanceBias, KeyBias, RowBias)
-    for part in parts:
-        if type(part) not in kinds:
-            reasons.append(f"it does not know {type(part).__name__}")
-        if isinstance(part, RowBias) and part.side == "key":
-            reasons.append("a RowBias over keys is not among its terms")
-    for kind in kinds:
-        if sum(type(part) is kind for part in parts) > 1:
-            reasons.append(f"a sum may have one {kind.__name__}, not several")
+    known = [part for part in parts if type(part) in kinds]
+    reasons = [f"it does not know {type(part).__name__}" for part in parts if type(part) not in kinds]
+    terms = [_term(part) for part in known]
+    for term in dict.fromkeys(terms):
+        if terms.count(term) > 1:
+            reasons.append(f"a sum may have one {term}, not several")
     pairs = [part for part in parts if isinstance(part, PairBias)]
     if not all(_same_positions(pairs[0], other) for other in pairs[1:]):
         reasons.append("the parts of a sum must share their position tensors")
     return reasons
+
+
+def _term(part: Bias) -> str:
+    """Of which a sum has one at most: rows of queries and rows of keys are two."""
+    if isinstance(part, RowBias):
+        return f"RowBias over {'queries' if part.side == 'query' else 'keys'}"
+    return type(part).__name__
 
 
 def _same_positions(first: PairBias, second: PairBias) -> bool:
@@ -87,6 +91,7 @@ class Terms:
     table: Tensor | None = None
     key: Tensor | None = None
     row: Tensor | None = None
+    key_row: Tensor | None = None
     lo: int = 0
     q_positions: Tensor | None = None
     k_positions: Tensor | None = None
@@ -95,7 +100,7 @@ class Terms:
 
 def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     """Bring each part to float32 and to the logits' units, with autograd watching."""
-    slopes = table = key = row = None
+    slopes = table = key = row = key_row = None
     symmetric, pair = False, None
     tables = [part for part in parts if isinstance(part, (DistanceBias, RowBias))]
     lo = min([part.lo for part in tables]) if tables else 0
@@ -106,16 +111,20 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
         if isinstance(part, LinearBias):
             slopes, symmetric = _as_logits(part.slopes, part, scale), part.symmetric
         elif isinstance(part, DistanceBias):
-            # Two tables must end together, for the kernels know one pair of ends.
+            # All tables must end together, for the kernels know one pair of ends.
             table = _extend(_as_logits(part.table, part, scale), part.lo, part.hi, lo, hi).contiguous()
         elif isinstance(part, KeyBias):
             key = _as_logits(part.vector, part, scale)
         elif isinstance(part, RowBias):
-            row = _extend(_as_logits(part.projected(), part, scale), part.lo, part.hi, lo, hi)
+            rows = _extend(_as_logits(part.projected(), part, scale), part.lo, part.hi, lo, hi)
+            if part.side == "query":
+                row = rows
+            else:
+                key_row = rows
     if pair is None:
         return Terms(key=key)
     return Terms(
-        slopes, symmetric, table, key, row, lo,
+        slopes, symmetric, table, key, row, key_row, lo,
         None if pair.aligned else pair.q_positions, None if pair.aligned else pair.k_positions,
         pair.aligned,
     )  # fmt: skip
@@ -149,7 +158,8 @@ def run(call: Call) -> Result:
         seed = torch.randint(2**31 - 1, (), dtype=torch.int32, device=call.q.device)
     return fused_op.attention(
         call.q, call.k, call.v,
-        terms.slopes, terms.table, terms.key, terms.row, terms.q_positions, terms.k_positions,
+        terms.slopes, terms.table, terms.key, terms.row, terms.key_row,
+        terms.q_positions, terms.k_positions,
         mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, mask.key_padding, seed,
         terms.symmetric, terms.aligned, terms.lo, mask.causal, mask.window,
         call.scale, call.softcap, call.dropout_p,

@@ -22,6 +22,7 @@ class Launch:
     table: Tensor | None
     key: Tensor | None
     row: Tensor | None
+    key_row: Tensor | None
     q_positions: Tensor | None
     k_positions: Tensor | None
     q_index: Tensor | None
@@ -41,7 +42,7 @@ class Launch:
 
     def __post_init__(self) -> None:
         self.q, self.k, self.v = (rows_of_unit_stride(x) for x in (self.q, self.k, self.v))
-        for name in ("slopes", "table", "key", "row", "q_positions", "k_positions"):
+        for name in ("slopes", "table", "key", "row", "key_row", "q_positions", "k_positions"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value.contiguous())
         for name in ("q_index", "k_index", "q_segments", "k_segments", "padding"):
@@ -59,9 +60,9 @@ class Launch:
     def signature(self) -> tuple[Any, ...]:
         """Everything but the contents of the tensors: calls that agree in it are launched alike."""
         tensors = (
-            self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.q_positions,
-            self.k_positions, self.q_index, self.k_index, self.q_segments, self.k_segments, self.padding,
-            self.seed,
+            self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.key_row,
+            self.q_positions, self.k_positions, self.q_index, self.k_index, self.q_segments,
+            self.k_segments, self.padding, self.seed,
         )  # fmt: skip
         settings = (
             self.q.device, self.symmetric, self.aligned, self.lo, self.causal, self.window, self.scale,
@@ -75,13 +76,15 @@ class Launch:
 
     @property
     def hi(self) -> int:
-        longest = self.table if self.table is not None else self.row
-        return self.lo + (0 if longest is None else longest.shape[-1] - 1)
+        return self.lo + max(_entries(self.table), self._row_entries()) - 1
+
+    def _row_entries(self) -> int:
+        return max(_entries(self.row), _entries(self.key_row))
 
     @property
     def looked_up(self) -> bool:
         """Whether there are numbers to look up for each pair that is near."""
-        return self.table is not None or self.row is not None
+        return any(table is not None for table in (self.table, self.row, self.key_row))
 
     @property
     def short(self) -> bool:
@@ -92,6 +95,7 @@ class Launch:
         """What every kernel reads beside q, k and v."""
         names = {
             "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
+            "key_row_ptr": self.key_row,
             "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
             "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
             "padding_ptr": self.padding, "seed_ptr": self.seed,
@@ -130,6 +134,7 @@ class Launch:
         return {
             **strides_of("q", self.q), **strides_of("k", self.k), **strides_of("v", self.v),
             "key_batch": _batch_stride(self.key), "row_batch": _batch_stride(self.row),
+            "key_row_batch": _batch_stride(self.key_row),
             "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
             "padding_batch": _batch_stride(self.padding),
         }  # fmt: skip
@@ -139,8 +144,8 @@ class Launch:
             "heads": self.heads, "groups": self.heads // self.k.shape[1],
             "q_len": self.q.shape[2], "k_len": self.k.shape[2], "scale": self.scale,
             "softcap": 1.0 if self.softcap is None else self.softcap, "dropout_p": self.dropout_p,
-            "table_len": 1 if self.table is None else self.table.shape[-1], "table_lo": self.lo,
-            "row_len": 1 if self.row is None else self.row.shape[-1], "row_lo": self.lo,
+            "table_len": _entries(self.table), "table_lo": self.lo,
+            "row_len": self._row_entries(), "row_lo": self.lo,
             # No wider than all there is, so that no sum with an index leaves int32.
             "window": 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2]),
         }  # fmt: skip
@@ -150,8 +155,9 @@ class Launch:
         return {
             "HEAD_DIM": head_dim, "V_DIM": v_dim, "D": padded(head_dim), "DV": padded(v_dim),
             "LINEAR": self.slopes is not None, "SYMMETRIC": self.symmetric, "KEY": self.key is not None,
-            "ROW": self.row is not None, "SOFTCAP": self.softcap is not None,
-            "DROPOUT": self.dropout_p > 0, "CAUSAL": self.causal, "WINDOWED": self.window is not None,
+            "ROW": self.row is not None, "KEY_ROW": self.key_row is not None,
+            "SOFTCAP": self.softcap is not None, "DROPOUT": self.dropout_p > 0,
+            "CAUSAL": self.causal, "WINDOWED": self.window is not None,
             "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
             "PADDED": self.padding is not None,
             "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
@@ -176,6 +182,11 @@ def rows_of_unit_stride(x: Tensor) -> Tensor:
 def strides_of(name: str, x: Tensor) -> dict[str, int]:
     batch, head, row, _ = x.stride()
     return {f"{name}_batch": batch, f"{name}_head": head, f"{name}_stride": row}
+
+
+def _entries(table: Tensor | None) -> int:
+    """How many distances a table or a row has; what is not there has one, which nobody looks up."""
+    return 1 if table is None else table.shape[-1]
 
 
 def _batch_stride(x: Tensor | None) -> int:

@@ -21,7 +21,8 @@ def _empty_as(x: Tensor, dim: int) -> Tensor:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor,
-    slopes: Tensor | None, table: Tensor | None, key: Tensor | None, row: Tensor | None,
+    slopes: Tensor | None, table: Tensor | None, key: Tensor | None,
+    row: Tensor | None, key_row: Tensor | None,
     q_positions: Tensor | None, k_positions: Tensor | None,
     q_index: Tensor | None, k_index: Tensor | None,
     q_segments: Tensor | None, k_segments: Tensor | None, padding: Tensor | None, seed: Tensor | None,
@@ -29,8 +30,9 @@ def forward(
     scale: float, softcap: float | None, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     launch = Launch(
-        q, k, v, slopes, table, key, row, q_positions, k_positions, q_index, k_index, q_segments,
-        k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap, dropout_p,
+        q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
+        q_segments, k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap,
+        dropout_p,
     )  # fmt: skip
     q = launch.q
     batch, heads, q_len, _ = q.shape
@@ -65,18 +67,20 @@ def _(q, k, v, *_):
 def backward(
     grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor,
     q: Tensor, k: Tensor, v: Tensor,
-    slopes: Tensor | None, table: Tensor | None, key: Tensor | None, row: Tensor | None,
+    slopes: Tensor | None, table: Tensor | None, key: Tensor | None,
+    row: Tensor | None, key_row: Tensor | None,
     q_positions: Tensor | None, k_positions: Tensor | None,
     q_index: Tensor | None, k_index: Tensor | None,
     q_segments: Tensor | None, k_segments: Tensor | None, padding: Tensor | None, seed: Tensor | None,
     symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
     scale: float, softcap: float | None, dropout_p: float,
-    grad_slopes: bool, grad_table: bool, grad_key: bool, grad_row: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, slopes, table, key and row; those not asked for come back empty."""
+    grad_slopes: bool, grad_table: bool, grad_key: bool, grad_row: bool, grad_key_row: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, slopes, table, key, row and key_row; those not asked for come back empty."""
     launch = Launch(
-        q, k, v, slopes, table, key, row, q_positions, k_positions, q_index, k_index, q_segments,
-        k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap, dropout_p,
+        q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
+        q_segments, k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap,
+        dropout_p,
     )  # fmt: skip
     grad = rows_of_unit_stride(grad)
     grads = {
@@ -85,14 +89,14 @@ def backward(
         "v": _empty_as(launch.v, v.shape[-1]),
         **{name: _zeros(tensor, wanted) for name, tensor, wanted in (
             ("slopes", slopes, grad_slopes), ("table", table, grad_table),
-            ("key", key, grad_key), ("row", row, grad_row),
+            ("key", key, grad_key), ("row", row, grad_row), ("key_row", key_row, grad_key_row),
         )},
     }  # fmt: skip
     if min(q.numel(), k.numel()) == 0:
         for part in ("q", "k", "v"):
             grads[part].zero_()
         return tuple(grads.values())  # type: ignore[return-value]
-    wanted = (grad_slopes, grad_table, grad_key, grad_row)
+    wanted = (grad_slopes, grad_table, grad_key, grad_row, grad_key_row)
     lse_pull = None if grad_lse is None else grad_lse.contiguous()
     deterministic = _must_be_deterministic()
     plan: BackwardPlan = kept_plan(
@@ -122,7 +126,7 @@ def backward(
     elif plan.ordered and grad_table:
         sums = torch.zeros(plan.table_sums, device=q.device)
     past, future = _queries_backward(launch, plan, common, grads, sums, lse_pull, grad_table, grad_row)
-    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key)
+    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key, grad_key_row)
     if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
     if plan.fold is not None:
@@ -152,41 +156,57 @@ def _queries_backward(
     past = future = common["shared_ptr"]  # a pointer that is not followed
     if grad_table or grad_row:
         past, future = torch.empty((2, *past.shape), device=past.device).unbind(0)
-    batch, row_grad = launch.q.shape[0], grads["row"]
-    if grad_row and row_grad.shape[0] != batch:
-        row_grad = row_grad.new_zeros(batch, *row_grad.shape[1:])
+    row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     config = plan.queries_config
     plan.queries(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=True), grad_q_ptr=grads["q"],
-        grad_row_ptr=row_grad if grad_row else past,
+        grad_row_ptr=row_grad,
         grad_table_ptr=sums if plan.ordered else grads["table"] if grad_table else past,
         past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
     )  # fmt: skip
     if grad_row:
-        row_grad[..., -1] += past
-        row_grad[..., 0] += future
-        if row_grad is not grads["row"]:
-            grads["row"].copy_(row_grad.sum(dim=0, keepdim=True))
+        _finish_rows(grads["row"], row_grad, past, future)
     return past, future
+
+
+def _of_every_sequence(rows: Tensor, batch: int) -> Tensor:
+    """Room for the gradient of rows, zeros as yet, also where all sequences share them."""
+    return rows if rows.shape[0] == batch else rows.new_zeros(batch, *rows.shape[1:])
+
+
+def _finish_rows(grad: Tensor, found: Tensor, past: Tensor, future: Tensor) -> None:
+    """Add what lies beyond a row's ends to them; then all sequences, where they share their rows."""
+    found[..., -1] += past
+    found[..., 0] += future
+    if found is not grad:
+        grad.copy_(found.sum(dim=0, keepdim=True))
 
 
 def _keys_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    grad_slopes: bool, grad_key: bool,
+    grad_slopes: bool, grad_key: bool, grad_key_row: bool,
 ) -> None:  # fmt: skip
+    """The gradients of k and v, of vectors and rows of keys, and of slopes."""
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
-    key_grad = slope_shares = common["shared_ptr"]  # a pointer that is not followed
+    # A pointer that is not followed.
+    key_grad = row_grad = past = future = slope_shares = common["shared_ptr"]
     if grad_key:
         key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
+    if grad_key_row:
+        row_grad = _of_every_sequence(grads["key_row"], batch)
+        past, future = torch.empty((2, batch, heads, k_len), device=launch.q.device).unbind(0)
     if grad_slopes:
         slope_shares = torch.empty(batch, heads, plan.key_tiles, device=launch.q.device)
     config = plan.keys_config
     plan.keys(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=False),
-        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_slope_ptr=slope_shares,
+        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
+        past_ptr=past, future_ptr=future, grad_slope_ptr=slope_shares,
     )  # fmt: skip
     if grad_key:
         grads["key"].copy_(key_grad if grads["key"].shape[0] == batch else key_grad.sum(0, keepdim=True))
+    if grad_key_row:
+        _finish_rows(grads["key_row"], row_grad, past, future)
     if grad_slopes:
         torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
 
@@ -195,19 +215,19 @@ backward_op = torch.library.custom_op("ordinate::fused_attention_backward", back
 
 
 @backward_op.register_fake
-def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, *rest):
-    wanted = rest[-4:]
+def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
+    wanted = rest[-5:]
     biases = [
         torch.empty(0) if tensor is None or not want else torch.empty_like(
             tensor, memory_format=torch.contiguous_format
         )
-        for tensor, want in zip((slopes, table, key, row), wanted, strict=True)
+        for tensor, want in zip((slopes, table, key, row, key_row), wanted, strict=True)
     ]  # fmt: skip
     return *(_empty_as(x, x.shape[-1]) for x in (q, k, v)), *biases
 
 
 def _setup_context(ctx, inputs, output):
-    tensors, settings = inputs[:15], inputs[15:]
+    tensors, settings = inputs[:16], inputs[16:]
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     ctx.set_materialize_grads(False)
@@ -216,8 +236,8 @@ def _setup_context(ctx, inputs, output):
 def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
     *tensors, out, lse = ctx.saved_tensors
     if grad is None and grad_lse is None:
-        return (None,) * 23
-    wanted = [bool(need) for need in ctx.needs_input_grad[3:7]]
+        return (None,) * 24
+    wanted = [bool(need) for need in ctx.needs_input_grad[3:8]]
     grads = run_backward(
         torch.zeros_like(out) if grad is None else grad, grad_lse, out, lse,
         *tensors, *ctx.settings, *wanted,

@@ -69,12 +69,13 @@ class BackwardPlan(NamedTuple):
 
 def plan_backward(
     launch: Launch, out: Tensor, grad: Tensor, grads: dict[str, Tensor],
-    wanted: tuple[bool, bool, bool, bool], grad_lse: bool, deterministic: bool,
+    wanted: tuple[bool, bool, bool, bool, bool], grad_lse: bool, deterministic: bool,
 ) -> BackwardPlan:  # fmt: skip
-    grad_slopes, grad_table, grad_key, grad_row = wanted
+    grad_slopes, grad_table, grad_key, grad_row, grad_key_row = wanted
     batch, heads, q_len, v_dim = out.shape
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
-    ordered = deterministic and not launch.aligned and (grad_table or grad_row)
+    in_order = deterministic and not launch.aligned
+    ordered = in_order and (grad_table or grad_row)
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
         query_gradient._shared_kernel, (batch * heads, -(-q_len // 64)),
@@ -96,8 +97,8 @@ def plan_backward(
         key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
         {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
          **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
-         "GRAD_KEY": grad_key, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]),
-         **of_keys},
+         "GRAD_KEY": grad_key, "GRAD_KEY_ROW": grad_key_row, "ORDERED": in_order and grad_key_row,
+         "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
     )  # fmt: skip
     table = fold = None
     sums: tuple[int, ...] = ()

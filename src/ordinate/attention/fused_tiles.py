@@ -33,7 +33,7 @@ _TILES = {
     "queries": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
     "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "keys": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
-    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 2), Tile(64, 32, 8, 1)),
+    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 1, 168), Tile(64, 64, 4, 1, 168), Tile(64, 64, 8, 1)),
 }
 

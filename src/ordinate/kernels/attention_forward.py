@@ -24,13 +24,13 @@ from .tiles import (
 def _attend(
     acc, total, peak, q_tile, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
@@ -57,9 +57,9 @@ def _attend(
         k_line = line_positions(columns[None, :], n0 - ref, k_pos, ALIGNED)
         logits = tile_logits(
             scores, qi[:, None], kj[None, :], q_pos, k_pos, q_pos.to(tl.float32), k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr,
+            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
+            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
         if MASKED:
             seen = visible(
@@ -88,23 +88,23 @@ def _attend(
 @triton.jit
 def _attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    out_share, out_batch, out_head, out_stride, key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
-    q_token_batch, k_token_batch, range_batch, padding_batch,
+    out_share, out_batch, out_head, out_stride, key_batch, row_batch, key_row_batch,
+    q_pos_batch, k_pos_batch, far_batch, q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW
+    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
@@ -119,6 +119,7 @@ def _attention_fwd_kernel(
     table_ptr += h64 * table_len
     key_ptr += b64 * key_batch + h64 * k_len
     row_ptr += b64 * row_batch + h64 * q_len * row_len
+    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     q_pos_ptr += b64 * q_pos_batch
     k_pos_ptr += b64 * k_pos_batch
     q_index_ptr += b64 * q_token_batch
@@ -171,11 +172,11 @@ def _attention_fwd_kernel(
             acc, total, peak = _attend(
                 acc, total, peak, q_tile, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+                table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
-                LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
+                LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, part,
             )  # fmt: skip
 

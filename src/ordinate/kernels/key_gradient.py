@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .in_order import add_in_order
 from .tiles import (
     LOG2E,
     far_table_entry,
@@ -22,18 +23,44 @@ from .tiles import (
 
 
 @triton.jit
+def _pull_to_key_rows(
+    past, future, grad_logits, distance, qi, kj, grad_key_row_ptr, row_len, row_lo, q_len, k_len,
+    ALIGNED: tl.constexpr, ORDERED: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
+    """Give each distance of a ``[N, M]`` tile what it pulls at the keys' rows; ends are summed up aside."""
+    if FAR == 1:
+        past += tl.sum(grad_logits, 1)
+    elif FAR == -1:
+        future += tl.sum(grad_logits, 1)
+    else:
+        lo, hi = row_lo, row_lo + row_len - 1
+        past += tl.sum(tl.where(distance >= hi, grad_logits, 0.0), 1)
+        future += tl.sum(tl.where((distance <= lo) & (distance < hi), grad_logits, 0.0), 1)
+        inside = (distance > lo) & (distance < hi) & (qi[None, :] < q_len) & (kj[:, None] < k_len)
+        entry = distance - lo
+        key_rows = grad_key_row_ptr + kj.to(tl.int64) * row_len
+        if ORDERED:
+            add_in_order(grad_logits, entry, inside, key_rows, key_rows, kj < k_len, False, True)
+        elif ALIGNED:  # every distance occurs once in a row
+            tl.store(key_rows[:, None] + entry, grad_logits, mask=inside)
+        else:
+            tl.atomic_add(key_rows[:, None] + entry, grad_logits, mask=inside)
+    return past, future
+
+
+@triton.jit
 def _pull_to_keys(
-    grad_k, grad_v, grad_key, grad_slope, k_tile, v_tile, start, end,
+    grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, start, end,
     q_ptr, grad_ptr, lse_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_KEY_ROW: tl.constexpr,
+    ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
@@ -64,9 +91,9 @@ def _pull_to_keys(
         k_line = k_pos.to(tl.float32)
         logits = tile_logits(
             scores, qi[None, :], kj[:, None], q_pos, k_pos, q_line, k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr,
+            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
+            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
         blind = lse[None, :] == float("-inf")
         level = tl.where(blind, float("inf"), lse[None, :] + row_term(q_line, slope, LINEAR, SYMMETRIC))
@@ -87,6 +114,11 @@ def _pull_to_keys(
         grad_logits = weights * (grad_weights - shared[None, :])
         if GRAD_KEY:
             grad_key += tl.sum(grad_logits, 1)
+        if GRAD_KEY_ROW:
+            past, future = _pull_to_key_rows(
+                past, future, grad_logits, q_pos - k_pos, qi, kj, grad_key_row_ptr,
+                row_len, row_lo, q_len, k_len, ALIGNED, ORDERED, FAR,
+            )  # fmt: skip
         if GRAD_SLOPE:
             span = q_line - k_line
             if SYMMETRIC:
@@ -94,32 +126,33 @@ def _pull_to_keys(
             grad_slope -= tl.sum(grad_logits * span, 1)
         grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
         grad_k = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)
-    return grad_k, grad_v, grad_key, grad_slope
+    return grad_k, grad_v, grad_key, past, future, grad_slope
 
 
 @triton.jit
 def _attention_bwd_kv_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr, grad_slope_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr,
+    grad_key_row_ptr, past_ptr, future_ptr, grad_slope_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     grad_batch, grad_head, grad_stride, grad_k_batch, grad_k_head, grad_k_stride,
     grad_v_batch, grad_v_head, grad_v_stride,
-    key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
+    key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
     q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, SHORT: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_KEY_ROW: tl.constexpr,
+    ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW
+    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
     tile, b_and_head = tile_and_head()
     kv_heads = heads // groups
     b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads
@@ -163,6 +196,8 @@ def _attention_bwd_kv_kernel(
         if DROPOUT:
             seed = tl.load(seed_ptr) + bh64.to(tl.int32)
         grad_key = tl.zeros([N], dtype=tl.float32)
+        past = tl.zeros([N], dtype=tl.float32)
+        future = tl.zeros([N], dtype=tl.float32)
         grad_slope = tl.zeros([N], dtype=tl.float32)
         for part in tl.static_range(5):
             first, last = start, full_start
@@ -178,22 +213,27 @@ def _attention_bwd_kv_kernel(
                 part == 0 or part == 2 or part == 4
                 or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
             ):  # fmt: skip
-                grad_k, grad_v, grad_key, grad_slope = _pull_to_keys(
-                    grad_k, grad_v, grad_key, grad_slope, k_tile, v_tile, first, last,
+                grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
+                    grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
                     lse_ptr + bh64 * q_len, shared_ptr + bh64 * q_len,
                     q_stride, grad_stride, kj, ref, slope, seed,
                     table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
-                    row_ptr + b64 * row_batch + h64 * q_len * row_len, q_pos_ptr, k_pos_ptr,
+                    row_ptr + b64 * row_batch + h64 * q_len * row_len,
+                    key_row_ptr + b64 * key_row_batch + h64 * k_len * row_len,
+                    grad_key_row_ptr + bh64 * k_len * row_len, q_pos_ptr, k_pos_ptr,
                     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                     HEAD_DIM, V_DIM, D, DV, M,
-                    LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
-                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_SLOPE,
-                    EVEN, SHORT, part,
+                    LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
+                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
+                    ORDERED, GRAD_SLOPE, EVEN, SHORT, part,
                 )  # fmt: skip
         if GRAD_KEY:
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)
+        if GRAD_KEY_ROW:
+            tl.store(past_ptr + bh64 * k_len + kj, past, mask=in_rows)
+            tl.store(future_ptr + bh64 * k_len + kj, future, mask=in_rows)
         if GRAD_SLOPE:
             share = tl.sum(tl.where(in_rows, grad_slope, 0.0), 0)
             tl.store(grad_slope_ptr + bh64 * tl.num_programs(1) + tile, share)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .in_order import add_in_order
 from .tiles import (
     LOG2E,
     far_table_entry,
@@ -63,35 +64,16 @@ def _shared_kernel(
 
 
 @triton.jit
-def _add_in_order(
-    grad_logits, entry, inside, table_ptr, rows, in_rows, SCATTER: tl.constexpr, GRAD_ROW: tl.constexpr
-):
-    """Add to a table and to rows that no other program writes, one distance of the tile after the other.
-
-    Slower than atomic additions, but every sum has one order.
-    """
-    first = tl.min(tl.where(inside, entry, 2**30))
-    last = tl.max(tl.where(inside, entry, -1))
-    for at in range(first, last + 1):
-        found = tl.sum(tl.where(inside & (entry == at), grad_logits, 0.0), 1)
-        if GRAD_ROW:
-            tl.store(rows + at, tl.load(rows + at, mask=in_rows, other=0.0) + found, mask=in_rows)
-        if SCATTER:
-            tl.store(table_ptr + at, tl.load(table_ptr + at) + tl.sum(found, 0))
-    tl.debug_barrier()  # the next tile reads what this one wrote
-
-
-@triton.jit
 def _pull_to_queries(
     grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
     SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr,
     PART: tl.constexpr,
@@ -122,9 +104,9 @@ def _pull_to_queries(
         k_line = line_positions(columns[None, :], n0 - ref, k_pos, ALIGNED)
         logits = tile_logits(
             scores, qi[:, None], kj[None, :], q_pos, k_pos, q_pos.to(tl.float32), k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr,
+            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, SOFTCAP, FAR,
+            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
         weights = tl.exp2(logits - lse[:, None])
         if MASKED:
@@ -167,7 +149,7 @@ def _pull_to_queries(
                 entry = distance - lo
                 rows = grad_row_ptr + qi.to(tl.int64) * row_len
                 if ORDERED:
-                    _add_in_order(
+                    add_in_order(
                         grad_logits, entry, inside, grad_table_ptr, rows, qi < q_len, SCATTER, GRAD_ROW
                     )
                 elif SCATTER:
@@ -187,26 +169,26 @@ def _pull_to_queries(
 def _attention_bwd_q_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
     grad_table_ptr, past_ptr, future_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, q_pos_ptr, k_pos_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     grad_batch, grad_head, grad_stride, grad_q_batch, grad_q_head, grad_q_stride,
-    key_batch, row_batch, q_pos_batch, k_pos_batch, far_batch,
+    key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
     q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
     SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW
+    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
     tiles = tl.num_programs(1)
     tile, bh = tile_and_head()
     tile = tiles - 1 - tile  # under a causal mask the last has most to do
@@ -223,6 +205,7 @@ def _attention_bwd_q_kernel(
     table_ptr += h64 * table_len
     key_ptr += b64 * key_batch + h64 * k_len
     row_ptr += b64 * row_batch + h64 * q_len * row_len
+    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     grad_row_ptr += bh64 * q_len * row_len
     # Added up in order, every tile has a table of its own.
     grad_table_ptr += (((b64 * tiles + tile) * heads if ORDERED else 0) + h64) * table_len
@@ -287,11 +270,11 @@ def _attention_bwd_q_kernel(
             grad_q, total, past, future, past_weight, future_weight = _pull_to_queries(
                 grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
+                table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
-                LINEAR, SYMMETRIC, TABLE, KEY, ROW, ALIGNED, SOFTCAP, DROPOUT,
+                LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW, SCATTER,
                 ORDERED, BALANCED, SHORT, part,
             )  # fmt: skip

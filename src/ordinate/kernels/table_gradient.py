@@ -16,15 +16,16 @@ from .tiles import LOG2E, kept, row_term, tile_and_head, tile_logits, visible
 @triton.jit
 def _table_grad_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, sums_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr,
+    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    grad_batch, grad_head, grad_stride, key_batch, row_batch, q_token_batch, k_token_batch, padding_batch,
+    grad_batch, grad_head, grad_stride, key_batch, row_batch, key_row_batch,
+    q_token_batch, k_token_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
     first_diagonal, diagonals, run, runs,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -43,6 +44,7 @@ def _table_grad_kernel(
     table_ptr += h64 * table_len
     key_ptr += b64 * key_batch + h64 * k_len
     row_ptr += b64 * row_batch + h64 * q_len * row_len
+    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     q_index_ptr += b64 * q_token_batch
     k_index_ptr += b64 * k_token_batch
     q_segment_ptr += b64 * q_token_batch
@@ -87,9 +89,10 @@ def _table_grad_kernel(
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
         logits = tile_logits(
             scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos,
-            q_pos.to(tl.float32), k_pos.to(tl.float32), slope, 0.0, table_ptr, key_ptr, row_ptr,
+            q_pos.to(tl.float32), k_pos.to(tl.float32), slope,
+            0.0, table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, True, KEY, ROW, SOFTCAP, 0,
+            LINEAR, SYMMETRIC, True, KEY, ROW, KEY_ROW, SOFTCAP, 0,
         )  # fmt: skip
         level = lse + row_term((rows + distance).to(tl.float32), slope, LINEAR, SYMMETRIC)
         level = tl.where(lse == float("-inf"), float("inf"), level)

@@ -97,10 +97,11 @@ def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, q_line, k_line, slope, far_entry, table_ptr, key_ptr, row_ptr,
+    scores, qi, kj, q_pos, k_pos, q_line, k_line, slope,
+    far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Scaled scores plus bias. A line's share of the query, constant along its row, is `row_term`'s.
 
@@ -133,6 +134,16 @@ def tile_logits(
         else:
             index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
             row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
+            logits += lookup(row + index) * LOG2E
+    if KEY_ROW:  # as long as the rows of queries, and looked up from the other side
+        row = key_row_ptr + kj.to(tl.int64) * row_len
+        if FAR == 1:
+            logits += tl.load(row + row_len - 1, mask=kj < k_len, other=0.0) * LOG2E
+        elif FAR == -1:
+            logits += tl.load(row, mask=kj < k_len, other=0.0) * LOG2E
+        else:
+            index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
+            row = key_row_ptr + tl.minimum(kj, k_len - 1).to(tl.int64) * row_len
             logits += lookup(row + index) * LOG2E
     return logits
 
