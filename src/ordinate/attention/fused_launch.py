@@ -87,6 +87,13 @@ class Launch:
         return any(table is not None for table in (self.table, self.row, self.key_row))
 
     @property
+    def bias_kind(self) -> str:
+        """What the bias asks of a kernel: its tiles differ in that."""
+        if self.looked_up:
+            return "looked up"
+        return "none" if self.slopes is None and self.key is None else "line"
+
+    @property
     def short(self) -> bool:
         """Whether most tiles lie beyond the tables, so that few have to be looked up."""
         return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]

@@ -112,19 +112,24 @@ def backward(
         ),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
-    shared = torch.empty_like(lse)
+    shared, level = torch.empty((2, *lse.shape), dtype=torch.float32, device=lse.device).unbind(0)
     plan.shared(
-        out_ptr=out, grad_ptr=grad, shared_ptr=shared, grad_lse_ptr=lse if lse_pull is None else lse_pull
+        out_ptr=out,
+        grad_ptr=grad,
+        lse_ptr=lse,
+        grad_lse_ptr=lse if lse_pull is None else lse_pull,
+        shared_ptr=shared,
+        level_ptr=level,
     )
     common = {
-        "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "lse_ptr": lse,
+        "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "level_ptr": level,
         "shared_ptr": shared, **launch.tensors(),
     }  # fmt: skip
     sums = shared  # a pointer that is not followed
     if plan.table is not None:
-        sums = torch.empty(plan.table_sums, device=q.device)
+        sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
     elif plan.ordered and grad_table:
-        sums = torch.zeros(plan.table_sums, device=q.device)
+        sums = torch.zeros(plan.table_sums, dtype=torch.float32, device=q.device)
     past, future = _queries_backward(launch, plan, common, grads, sums, lse_pull, grad_table, grad_row)
     _keys_backward(launch, plan, common, grads, grad_slopes, grad_key, grad_key_row)
     if plan.table is not None:
@@ -155,7 +160,7 @@ def _queries_backward(
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
     if grad_table or grad_row:
-        past, future = torch.empty((2, *past.shape), device=past.device).unbind(0)
+        past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     config = plan.queries_config
     plan.queries(
@@ -191,12 +196,16 @@ def _keys_backward(
     # A pointer that is not followed.
     key_grad = row_grad = past = future = slope_shares = common["shared_ptr"]
     if grad_key:
-        key_grad = torch.empty(batch, heads, k_len, device=launch.q.device)
+        key_grad = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
     if grad_key_row:
         row_grad = _of_every_sequence(grads["key_row"], batch)
-        past, future = torch.empty((2, batch, heads, k_len), device=launch.q.device).unbind(0)
+        past, future = torch.empty(
+            (2, batch, heads, k_len), dtype=torch.float32, device=launch.q.device
+        ).unbind(0)
     if grad_slopes:
-        slope_shares = torch.empty(batch, heads, plan.key_tiles, device=launch.q.device)
+        slope_shares = torch.empty(
+            batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
+        )
     config = plan.keys_config
     plan.keys(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=False),

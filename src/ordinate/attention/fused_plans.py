@@ -25,6 +25,10 @@ def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
     return plan
 
 
+def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
+    return tile_config(kernel, launch.bias_kind, launch.dropout_p > 0, launch.q, launch.v)
+
+
 class ForwardPlan(NamedTuple):
     attend: Step
     config: dict[str, Any]
@@ -35,7 +39,7 @@ class ForwardPlan(NamedTuple):
 def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     batch, heads, q_len, v_dim = out.shape
     few = q_len <= FEW_QUERIES
-    config = tile_config("few queries" if few else "forward", launch.q, launch.v, launch.looked_up)
+    config = _tile_config("few queries" if few else "forward", launch)
     tiles = -(-q_len // config["M"])
     shares = key_shares(tiles * batch * heads, launch.k.shape[2], config["N"], launch.q.device)
     into = strides_of("out", out)
@@ -82,7 +86,7 @@ def plan_backward(
         {**strides_of("out", out), **strides_of("grad", grad), "heads": heads, "q_len": q_len,
          "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
     )  # fmt: skip
-    of_queries = tile_config("queries", launch.q, launch.v, launch.looked_up)
+    of_queries = _tile_config("queries", launch)
     queries = Step(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
@@ -91,7 +95,7 @@ def plan_backward(
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
-    of_keys = tile_config("keys", launch.q, launch.v, launch.looked_up)
+    of_keys = _tile_config("keys", launch)
     key_tiles = -(-launch.k.shape[2] // of_keys["N"])
     keys = Step(
         key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
@@ -125,7 +129,7 @@ def _plan_table(
     """
     batch, heads, q_len, _ = launch.q.shape
     assert launch.table is not None
-    config = tile_config("table", launch.q, launch.v, True)
+    config = _tile_config("table", launch)
     m = config["M"]
     first = -((m - 2 - launch.lo) // m)
     last = (launch.hi + m - 2) // m

@@ -14,7 +14,7 @@ from torch import Tensor
 class Tile(NamedTuple):
     """Queries, keys, warps and pipeline stages; and how many registers a thread may have, if not as many as it likes.
 
-    A multiprocessor has 65,536: with at most 168 each, three programs of four warps run side by side, not two.
+    A multiprocessor has 65,536: with at most 168 each, three programs of four warps run side by side, with 128 four.
     """
 
     m: int
@@ -24,15 +24,18 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
-# For head dims up to 64, 128 and 256: the fastest of those measured on an H200. The gradient of a table has
-# square tiles. "looked up" is for biases with a table or rows.
+# For head dims up to 64, 128 and 256: the fastest of those measured on an H200. "line" is for slopes and vectors over
+# keys, "looked up" for tables and rows. The gradient of a table has square tiles.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
-    "forward": (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "forward, line": (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
-    "queries": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
+    "queries": (Tile(64, 64, 4, 3, 128), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
+    "queries, line": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
     "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
-    "keys": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "keys": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "keys, line": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 1, 168), Tile(64, 64, 4, 1, 168), Tile(64, 64, 8, 1)),
 }
@@ -42,21 +45,23 @@ _TILES = {
 FEW_QUERIES = 16
 
 
-def tile_config(kernel: str, q: Tensor, v: Tensor, looked_up: bool) -> dict[str, Any]:
-    """Rows M, columns N and how to compile a kernel for them."""
+def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> dict[str, Any]:
+    """Rows M, columns N and how to compile a kernel for them.
+
+    Args:
+        bias: ``"none"``, ``"line"`` or ``"looked up"``.
+    """
     square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
         return {"M": 16} if square else {"M": 16 if kernel == "few queries" else 32, "N": 16}
-    kind = f"{kernel}, looked up"
     dim = max(q.shape[-1], v.shape[-1])
-    tile = _TILES[kind if looked_up and kind in _TILES else kernel][
-        0 if dim <= 64 else 1 if dim <= 128 else 2
-    ]
+    width = 0 if dim <= 64 else 1 if dim <= 128 else 2
+    tile = _TILES.get(f"{kernel}, {bias}", _TILES[kernel])[width]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         tile = Tile(min(tile.m, 32), 32, 4, 1)
     m, n, stages = _fit(kernel, tile, q, v, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "num_warps": tile.warps, "num_stages": stages}
-    if tile.registers is not None:
+    if tile.registers is not None and not dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
     return config if square else {**config, "N": n}
 

@@ -10,7 +10,7 @@ from .tiles import (
     far_table_entry,
     kept,
     key_ranges,
-    line_positions,
+    line_over_keys,
     reference_position,
     relative_positions,
     row_term,
@@ -54,12 +54,14 @@ def _attend(
         q_pos, k_pos = relative_positions(
             qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
-        k_line = line_positions(columns[None, :], n0 - ref, k_pos, ALIGNED)
+        line = line_over_keys(
+            q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
+        )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, q_pos.to(tl.float32), k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, line, far_entry,
+            table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
         if MASKED:
             seen = visible(
@@ -183,7 +185,7 @@ def _attention_fwd_kernel(
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
-    lse = (lse - row_term(q_pos.to(tl.float32), slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
+    lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
     share64 = tl.program_id(2).to(tl.int64)
     row = (share64 * tl.num_programs(0) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)

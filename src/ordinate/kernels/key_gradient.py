@@ -10,11 +10,10 @@ from .tiles import (
     LOG2E,
     far_table_entry,
     kept,
-    line_positions,
+    positions_times,
     query_ranges,
     reference_position,
     relative_positions,
-    row_term,
     softcap_slope,
     tile_and_head,
     tile_logits,
@@ -51,7 +50,7 @@ def _pull_to_key_rows(
 @triton.jit
 def _pull_to_keys(
     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, start, end,
-    q_ptr, grad_ptr, lse_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
+    q_ptr, grad_ptr, level_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
@@ -75,28 +74,35 @@ def _pull_to_keys(
         gradients = (grad_ptr + (m0 + zero) * grad_stride) + (rows[:, None] * grad_stride + dv[None, :])
         if EVEN:
             q_tile, grad_tile = tl.load(queries), tl.load(gradients)
-            lse, shared = tl.load(lse_ptr + qi), tl.load(shared_ptr + qi)
+            level, shared = tl.load(level_ptr + qi), tl.load(shared_ptr + qi)
         else:
             in_rows = qi < q_len
             q_tile = tl.load(queries, mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0)
             grad_tile = tl.load(gradients, mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0)
-            lse = tl.load(lse_ptr + qi, mask=in_rows, other=float("inf"))
+            level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
             shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
-        lse *= LOG2E
         scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION)  # [N, M]
         q_pos, k_pos = relative_positions(
             qi[None, :], kj[:, None], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
-        q_line = line_positions(rows[None, :], m0 + (k_len - q_len) - ref, q_pos, ALIGNED)
-        k_line = k_pos.to(tl.float32)
+        first = m0 + (k_len - q_len) - ref
+        level = level[None, :]
+        line = 0.0
+        if LINEAR:
+            if SYMMETRIC:
+                span = positions_times(1.0, rows[None, :], first, q_pos, ALIGNED) - k_pos.to(tl.float32)
+                line = -slope * LOG2E * tl.abs(span)
+            else:
+                line = slope * LOG2E * k_pos.to(tl.float32)
+                level += positions_times(
+                    slope * LOG2E, rows[None, :], first, q_pos, ALIGNED
+                )  # `row_term`
         logits = tile_logits(
-            scores, qi[None, :], kj[:, None], q_pos, k_pos, q_line, k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
+            scores, qi[None, :], kj[:, None], q_pos, k_pos, line, far_entry,
+            table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
-        blind = lse[None, :] == float("-inf")
-        level = tl.where(blind, float("inf"), lse[None, :] + row_term(q_line, slope, LINEAR, SYMMETRIC))
         weights = tl.exp2(logits - level)
         if MASKED:
             seen = visible(
@@ -120,7 +126,7 @@ def _pull_to_keys(
                 row_len, row_lo, q_len, k_len, ALIGNED, ORDERED, FAR,
             )  # fmt: skip
         if GRAD_SLOPE:
-            span = q_line - k_line
+            span = positions_times(1.0, rows[None, :], first, q_pos, ALIGNED) - k_pos.to(tl.float32)
             if SYMMETRIC:
                 span = tl.abs(span)
             grad_slope -= tl.sum(grad_logits * span, 1)
@@ -131,7 +137,7 @@ def _pull_to_keys(
 
 @triton.jit
 def _attention_bwd_kv_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr,
     grad_key_row_ptr, past_ptr, future_ptr, grad_slope_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
@@ -216,7 +222,7 @@ def _attention_bwd_kv_kernel(
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
                     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
-                    lse_ptr + bh64 * q_len, shared_ptr + bh64 * q_len,
+                    level_ptr + bh64 * q_len, shared_ptr + bh64 * q_len,
                     q_stride, grad_stride, kj, ref, slope, seed,
                     table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
                     row_ptr + b64 * row_batch + h64 * q_len * row_len,

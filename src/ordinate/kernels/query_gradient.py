@@ -21,7 +21,7 @@ from .tiles import (
     far_table_entry,
     kept,
     key_ranges,
-    line_positions,
+    line_over_keys,
     reference_position,
     relative_positions,
     row_term,
@@ -34,11 +34,14 @@ from .tiles import (
 
 @triton.jit
 def _shared_kernel(
-    out_ptr, grad_ptr, grad_lse_ptr, shared_ptr,
+    out_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, level_ptr,
     out_batch, out_head, out_stride, grad_batch, grad_head, grad_stride, heads, q_len,
     V_DIM: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, GRAD_LSE: tl.constexpr,
 ):  # fmt: skip
-    """``shared = grad·out - grad_lse`` for each query."""
+    """``shared = grad·out - grad_lse`` for each query, and the level of its logits: their logsumexp in units of log 2.
+
+    A query that sees nothing gets an infinite level, beside which all weights vanish.
+    """
     tile, bh = tile_and_head()
     b, h = bh // heads, bh % heads
     qi = tile * M + tl.arange(0, M)
@@ -61,11 +64,15 @@ def _shared_kernel(
     if GRAD_LSE:
         shared -= tl.load(grad_lse_ptr + place, mask=qi < q_len, other=0.0)
     tl.store(shared_ptr + place, shared, mask=qi < q_len)
+    lse = tl.load(lse_ptr + place, mask=qi < q_len, other=0.0)
+    tl.store(
+        level_ptr + place, tl.where(lse == float("-inf"), float("inf"), lse * LOG2E), mask=qi < q_len
+    )
 
 
 @triton.jit
 def _pull_to_queries(
-    grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, start, end,
+    grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, level, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
@@ -101,14 +108,16 @@ def _pull_to_queries(
         q_pos, k_pos = relative_positions(
             qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
         )
-        k_line = line_positions(columns[None, :], n0 - ref, k_pos, ALIGNED)
+        line = line_over_keys(
+            q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
+        )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, q_pos.to(tl.float32), k_line, slope,
-            far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, line, far_entry,
+            table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
         )  # fmt: skip
-        weights = tl.exp2(logits - lse[:, None])
+        weights = tl.exp2(logits - level[:, None])
         if MASKED:
             seen = visible(
                 qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
@@ -167,7 +176,7 @@ def _pull_to_queries(
 
 @triton.jit
 def _attention_bwd_q_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
     grad_table_ptr, past_ptr, future_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
@@ -234,12 +243,8 @@ def _attention_bwd_q_kernel(
         seed = tl.load(seed_ptr) + bh
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
-    lse = tl.load(lse_ptr + bh64 * q_len + qi, mask=in_rows, other=float("inf")) * LOG2E
-    lse = tl.where(
-        lse == float("-inf"),
-        float("inf"),
-        lse + row_term(q_pos.to(tl.float32), slope, LINEAR, SYMMETRIC),
-    )
+    level = tl.load(level_ptr + bh64 * q_len + qi, mask=in_rows, other=float("inf"))
+    level += row_term(q_pos, slope, LINEAR, SYMMETRIC)
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
     start, full_start, past_end, future_start, full_end, end = key_ranges(
@@ -268,7 +273,7 @@ def _attention_bwd_q_kernel(
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
         ):  # fmt: skip
             grad_q, total, past, future, past_weight, future_weight = _pull_to_queries(
-                grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, lse, shared, first, last,
+                grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
                 table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import LOG2E, kept, row_term, tile_and_head, tile_logits, visible
+from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, visible
 
 
 @triton.jit
 def _table_grad_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, shared_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, sums_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
@@ -39,7 +39,7 @@ def _table_grad_kernel(
     k_ptr += b64 * k_batch + h64 // groups * k_head
     v_ptr += b64 * v_batch + h64 // groups * v_head
     grad_ptr += b64 * grad_batch + h64 * grad_head
-    lse_ptr += bh64 * q_len
+    level_ptr += bh64 * q_len
     shared_ptr += bh64 * q_len
     table_ptr += h64 * table_len
     key_ptr += b64 * key_batch + h64 * k_len
@@ -83,19 +83,18 @@ def _table_grad_kernel(
             v_ptr + kj[None, :].to(tl.int64) * v_stride + dv[:, None],
             mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0,
         )  # fmt: skip
-        lse = tl.load(lse_ptr + qi, mask=in_rows, other=float("inf")) * LOG2E
+        level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
         shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
         scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
+        line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
         logits = tile_logits(
-            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos,
-            q_pos.to(tl.float32), k_pos.to(tl.float32), slope,
-            0.0, table_ptr, key_ptr, row_ptr, key_row_ptr,
+            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line, 0.0,
+            table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, SYMMETRIC, True, KEY, ROW, KEY_ROW, SOFTCAP, 0,
+            LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0,
         )  # fmt: skip
-        level = lse + row_term((rows + distance).to(tl.float32), slope, LINEAR, SYMMETRIC)
-        level = tl.where(lse == float("-inf"), float("inf"), level)
+        level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
         seen = visible(
             qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
             k_segment_ptr, padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,

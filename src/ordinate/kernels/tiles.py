@@ -53,16 +53,39 @@ def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED:
 
 
 @triton.jit
-def line_positions(offsets, first, positions, ALIGNED: tl.constexpr):
-    """The same as float32, for a line. Aligned positions are counted up from a tile's first.
+def positions_times(factor, offsets, first, positions, ALIGNED: tl.constexpr):
+    """The same in float32, times a factor. Aligned positions are counted up from a tile's first.
 
     Turning an integer into a float takes as long as an exponential, and a thread holds half as many
-    columns as logits.
+    columns as logits. What depends on the offsets alone is the same for all tiles, and leaves their loop.
     """
     if ALIGNED:
-        return offsets.to(tl.float32) + (first + tl.zeros([], dtype=tl.int32)).to(tl.float32)
+        return factor * offsets.to(tl.float32) + factor * (first + tl.zeros([], dtype=tl.int32)).to(
+            tl.float32
+        )
     else:
-        return positions.to(tl.float32)
+        return factor * positions.to(tl.float32)
+
+
+@triton.jit
+def line_over_keys(
+    q_pos,
+    k_pos,
+    columns,
+    first,
+    slope,
+    LINEAR: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """What a line adds to the logits of a tile whose keys are its columns, but for `row_term`."""
+    if not LINEAR:
+        return 0.0
+    elif SYMMETRIC:
+        distance = q_pos.to(tl.float32) - positions_times(1.0, columns, first, k_pos, ALIGNED)
+        return -slope * LOG2E * tl.abs(distance)
+    else:
+        return positions_times(slope * LOG2E, columns, first, k_pos, ALIGNED)
 
 
 @triton.jit
@@ -97,10 +120,9 @@ def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, q_line, k_line, slope,
-    far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
+    scores, qi, kj, q_pos, k_pos, line, far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
+    LINEAR: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Scaled scores plus bias. A line's share of the query, constant along its row, is `row_term`'s.
@@ -113,10 +135,7 @@ def tile_logits(
     else:
         logits = scores * (scale * LOG2E)
     if LINEAR:
-        if SYMMETRIC:
-            logits -= slope * LOG2E * tl.abs(q_line - k_line)
-        else:
-            logits += slope * LOG2E * k_line
+        logits += line
     if KEY:
         logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
     if TABLE:
@@ -160,12 +179,12 @@ def far_table_entry(table_ptr, table_len, TABLE: tl.constexpr, FAR: tl.constexpr
 
 
 @triton.jit
-def row_term(q_line, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
+def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
     """What a line subtracts from a whole row: cancels in the softmax, but not in its logsumexp."""
     if LINEAR and not SYMMETRIC:
-        return slope * LOG2E * q_line
+        return slope * LOG2E * q_pos.to(tl.float32)
     else:
-        return q_line * 0.0
+        return 0.0
 
 
 @triton.jit
