@@ -38,7 +38,8 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     config = tile_config(
         "few queries" if few else "forward", launch.q, launch.v, launch.table is not None
     )
-    programs = -(-q_len // config["M"]) * batch * heads
+    packed = few and _packs(launch, config["M"])
+    programs = batch * launch.k.shape[1] if packed else -(-q_len // config["M"]) * batch * heads
     shares = key_shares(programs, launch.k.shape[2], config["N"], launch.q.device)
     into = strides_of("out", out)
     if shares > 1:  # written one after the other, contiguously
@@ -46,7 +47,8 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     attend = Step(
         attention_forward._attention_fwd_kernel, (programs, shares),
         {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
-         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
+         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1,
+         "PACKED": packed, **config},
     )  # fmt: skip
     merge = Step(
         attention_forward._merge_fwd_kernel, (q_len * batch * heads,),
@@ -54,6 +56,12 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
          "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
     )  # fmt: skip
     return ForwardPlan(attend, config, shares, merge)
+
+
+def _packs(launch: Launch, m: int) -> bool:
+    """Whether the queries of all heads that share keys fit into one tile, so that its keys are read once."""
+    groups = launch.heads // launch.k.shape[1]
+    return groups > 1 and groups * launch.q.shape[2] <= m
 
 
 class BackwardPlan(NamedTuple):
