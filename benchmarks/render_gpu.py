@@ -44,7 +44,7 @@ def _attention(record: dict[str, Any]) -> str:
     for shape in shapes:
         rows = [row for row in record["rows"] if row["shape"] == shape and "error" not in row]
         if rows:
-            parts.append(_attention_table(shape, rows))
+            parts.append(_attention_table(shape, rows, record["limit_TFLOPs"]))
     long = record["long"]
     parts.append(
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
@@ -72,19 +72,22 @@ def _decoding(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _attention_table(shape: str, rows: list[dict[str, Any]]) -> str:
+def _attention_table(shape: str, rows: list[dict[str, Any]], limit: float) -> str:
     floor = next(row for row in rows if row["name"] == "cuDNN")
     lines = [
-        f"{shape}; ratios are to cuDNN without a bias.",
+        f"{shape}; ratios are to cuDNN without a bias, the last column to the {limit:.0f} TFLOP/s of the data sheet.",
         "",
-        "| bias | by | forward ms | ratio | forward + backward ms | ratio | extra MiB |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| bias | by | forward ms | ratio | TFLOP/s | forward + backward ms | of it device | ratio | TFLOP/s "
+        "| extra MiB | of the limit |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in sorted(rows, key=lambda row: (row["kind"] != "none", row["kind"])):
         forward, both = row["forward_ms"], row["forward_backward_ms"]
         lines.append(
             f"| {row['kind']} | {row['name']} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
-            f"{both:.3f} | {both / floor['forward_backward_ms']:.2f} | {row['extra_MiB']:.0f} |"
+            f"{row['forward_TFLOPs']:.0f} | {both:.3f} | {row['device_ms']:.3f} | "
+            f"{both / floor['forward_backward_ms']:.2f} | {row['forward_backward_TFLOPs']:.0f} | "
+            f"{row['extra_MiB']:.0f} | {row['forward_backward_TFLOPs'] / limit:.0%} |"
         )
     return "\n".join(lines)
 

@@ -106,8 +106,19 @@ def test_more_heads_than_a_grid_has_room_for_along_its_second_axis():
     check(Case("clipped", "full", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 
 
-@pytest.mark.parametrize(("q_len", "k_len"), [(1, 5000), (7, 3001)])
+# Heads that share keys lie in one tile, 16 rows of it at most: all of 4 queries of 4 heads, not of 7 queries.
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "kv_heads"),
+    [(1, 5000, 4), (1, 5000, 2), (7, 3001, 4), (7, 3001, 2), (4, 3001, 2)],
+)
 @pytest.mark.parametrize("bias", KINDS)
-def test_few_queries_of_many_keys(bias, q_len, k_len):
-    sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
+def test_few_queries_of_many_keys(bias, q_len, k_len, kv_heads):
+    sizes = Sizes(q_len, k_len, batch=1, heads=8, kv_heads=kv_heads, head_dim=64, v_dim=64)
     check(Case(bias, "causal", sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize("mask", sorted(set(MASKS) - {"causal"}))
+@pytest.mark.parametrize("bias", ["none", "sum_of_all"])
+def test_few_queries_of_grouped_heads_under_every_mask(bias, mask):
+    sizes = Sizes(3, 1501, batch=2, heads=8, kv_heads=2, head_dim=64, v_dim=64)
+    check(Case(bias, mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))

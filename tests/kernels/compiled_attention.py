@@ -25,7 +25,15 @@ class RowsOfKeys(ordinate.PositionEncoding):
         queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
         aligned = q_positions is None and k_positions is None
         table = torch.zeros(1, 41, k.shape[-1])
-        return ordinate.RowBias(k.float(), table, queries, keys, lo=-20, side="key", aligned=aligned)
+        features = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        return ordinate.RowBias(features, table, queries, keys, lo=-20, side="key", aligned=aligned)
+
+
+class Gates(ordinate.PositionEncoding):
+    """Each head has a logit for every key."""
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.KeyBias:
+        return ordinate.KeyBias(torch.zeros(*q.shape[:2], k.shape[2]), causal_only=False)
 
 
 _TYPES = {
@@ -99,6 +107,7 @@ def compile_all(
     causal: bool,
     even: bool,
     few: bool,
+    groups: int,
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
@@ -112,16 +121,23 @@ def compile_all(
     length = 256 if even else 250
     q_len, k_len = (3, 4 * length) if few else (length, length)
     torch.manual_seed(0)
+    heads = 2 * groups
     q, k, v, grad = (
-        torch.randn(1, 2, rows, head_dim).to(getattr(torch, dtype))
-        for rows in (q_len, k_len, k_len, q_len)
+        torch.randn(1, of, rows, head_dim).to(getattr(torch, dtype))
+        for of, rows in ((heads, q_len), (2, k_len), (2, k_len), (heads, q_len))
     )
     encodings = {
         "none": ordinate.NoPE,
-        "alibi": lambda: ordinate.ALiBi(2, symmetric=not causal, trainable=True),
-        "t5": lambda: ordinate.T5Bias(2, bidirectional=not causal),
+        "alibi": lambda: ordinate.ALiBi(heads, symmetric=not causal, trainable=True),
+        "t5": lambda: ordinate.T5Bias(heads, bidirectional=not causal),
         "shaw": lambda: ordinate.Shaw(head_dim, 16),
         "both rows": lambda: ordinate.Combined(ordinate.Shaw(head_dim, 16), RowsOfKeys()),
+        "all": lambda: ordinate.Combined(
+            ordinate.T5Bias(heads, bidirectional=not causal),
+            ordinate.Shaw(head_dim, 16),
+            RowsOfKeys(),
+            Gates(),
+        ),
     }
     both_passes(q, k, v, grad, encodings[bias](), causal=causal)
     return found

@@ -20,11 +20,13 @@ FORWARD_AND_BACKWARD = {
 }  # fmt: skip
 
 
-def _compile(capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True, few=False):
+def _compile(
+    capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True, few=False, groups=1
+):
     """In a process of its own, because in this one Triton interprets."""
     case = {
         "capability": capability, "shared_memory": SHARED_MEMORY[capability], "dtype": dtype,
-        "head_dim": head_dim, "bias": bias, "causal": causal, "even": even, "few": few,
+        "head_dim": head_dim, "bias": bias, "causal": causal, "even": even, "few": few, "groups": groups,
     }  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compiled_attention.py")
@@ -74,3 +76,13 @@ def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):
 def test_kernels_of_few_queries_fit(capability, dtype, head_dim):
     kernels = _compile(capability, dtype, head_dim, few=True)
     _assert_it_fits(kernels, capability, table=True, few=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bias", "head_dim"), [("alibi", 128), ("all", 64), ("all", 128)])
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_kernels_of_few_queries_of_grouped_heads_fit(capability, bias, head_dim):
+    kernels = _compile(
+        capability, "bfloat16", head_dim, bias, causal=False, even=False, few=True, groups=4
+    )
+    _assert_it_fits(kernels, capability, table=bias == "all", few=True)

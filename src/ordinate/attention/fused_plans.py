@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -40,15 +41,18 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     batch, heads, q_len, v_dim = out.shape
     few = q_len <= FEW_QUERIES
     config = _tile_config("few queries" if few else "forward", launch)
-    tiles = -(-q_len // config["M"])
-    shares = key_shares(tiles * batch * heads, launch.k.shape[2], config["N"], launch.q.device)
+    packed = few and _packs(launch, config["M"])
+    # Packed, a program has all query heads of a head of keys.
+    grid = (batch * launch.k.shape[1], 1) if packed else (batch * heads, -(-q_len // config["M"]))
+    shares = key_shares(math.prod(grid), launch.k.shape[2], config["N"], launch.q.device)
     into = strides_of("out", out)
     if shares > 1:  # written one after the other, contiguously
         into = {"out_batch": heads * q_len * v_dim, "out_head": q_len * v_dim, "out_stride": v_dim}
     attend = Step(
-        attention_forward._attention_fwd_kernel, (batch * heads, tiles, shares),
+        attention_forward._attention_fwd_kernel, (*grid, shares),
         {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
-         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
+         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1,
+         "PACKED": packed, **config},
     )  # fmt: skip
     merge = Step(
         attention_forward._merge_fwd_kernel, (batch * heads, q_len),
@@ -56,6 +60,12 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
          "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
     )  # fmt: skip
     return ForwardPlan(attend, config, shares, merge)
+
+
+def _packs(launch: Launch, m: int) -> bool:
+    """Whether the queries of all heads that share keys fit into one tile, so that its keys are read once."""
+    groups = launch.heads // launch.k.shape[1]
+    return groups > 1 and groups * launch.q.shape[2] <= m
 
 
 class BackwardPlan(NamedTuple):

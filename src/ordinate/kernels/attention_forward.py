@@ -30,8 +30,9 @@ def _attend(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    PACKED: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
     MASKED: tl.constexpr = PART == 0 or PART == 4
@@ -61,7 +62,7 @@ def _attend(
             scores, qi[:, None], kj[None, :], q_pos, k_pos, line, far_entry,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, PACKED,
         )  # fmt: skip
         if MASKED:
             seen = visible(
@@ -101,23 +102,38 @@ def _attention_fwd_kernel(
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, SPLIT: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    SPLIT: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis."""
+    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
+
+    With PACKED the rows of the tile are all query heads of a key head, query after query, so that each key is
+    read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
+    """
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
-    b, h = bh // heads, bh % heads
     m0 = tile * M
-    qi = m0 + tl.arange(0, M)
+    if PACKED:
+        b, kv_head = bh // (heads // groups), bh % (heads // groups)
+        qi = tl.arange(0, M) // groups  # beyond q_len where rows are left over
+        row_head = kv_head * groups + tl.arange(0, M) % groups
+        h, bh = row_head[:, None], b * heads + row_head
+    else:
+        b, h = bh // heads, bh % heads
+        qi = m0 + tl.arange(0, M)
     d = tl.arange(0, D)
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
+    if PACKED:
+        kv64 = kv_head.to(tl.int64)
+    else:
+        kv64 = h64 // groups
 
     q_ptr += b64 * q_batch + h64 * q_head
-    k_ptr += b64 * k_batch + h64 // groups * k_head
-    v_ptr += b64 * v_batch + h64 // groups * v_head
+    k_ptr += b64 * k_batch + kv64 * k_head
+    v_ptr += b64 * v_batch + kv64 * v_head
     table_ptr += h64 * table_len
     key_ptr += b64 * key_batch + h64 * k_len
     row_ptr += b64 * row_batch + h64 * q_len * row_len
@@ -138,7 +154,7 @@ def _attention_fwd_kernel(
     if LINEAR:
         slope = tl.load(slopes_ptr + h)
     if DROPOUT:
-        seed = tl.load(seed_ptr) + bh
+        seed = tl.load(seed_ptr) + (bh[:, None] if PACKED else bh)
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
 
     start, full_start, past_end, future_start, full_end, end = key_ranges(
@@ -179,22 +195,25 @@ def _attention_fwd_kernel(
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, part,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, PACKED, part,
             )  # fmt: skip
 
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
+    if PACKED and LINEAR:
+        slope = tl.reshape(slope, [M])
     lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
     share64 = tl.program_id(2).to(tl.int64)
-    row = (share64 * tl.num_programs(0) + bh) * q_len
+    row = (share64 * (tl.num_programs(0) * (groups if PACKED else 1)) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     dv = tl.arange(0, DV)
+    OUT_TYPE: tl.constexpr = out_ptr.dtype.element_ty
     out_ptr += share64 * out_share + b64 * out_batch + h64 * out_head
     tl.store(
         out_ptr + qi[:, None].to(tl.int64) * out_stride + dv[None, :],
-        acc.to(out_ptr.dtype.element_ty), mask=(qi[:, None] < q_len) & (dv[None, :] < V_DIM),
+        acc.to(OUT_TYPE), mask=(qi[:, None] < q_len) & (dv[None, :] < V_DIM),
     )  # fmt: skip
 
 

@@ -57,9 +57,10 @@ def _pull_to_keys(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_KEY_ROW: tl.constexpr,
-    ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    GRAD_KEY_ROW: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr,
+    SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
@@ -152,9 +153,10 @@ def _attention_bwd_kv_kernel(
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr, GRAD_KEY_ROW: tl.constexpr,
-    ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr, SHORT: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    GRAD_KEY_ROW: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED

@@ -80,10 +80,10 @@ def _pull_to_queries(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr,
-    PART: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
+    GRAD_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr,
+    SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
@@ -190,10 +190,10 @@ def _attention_bwd_q_kernel(
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr, GRAD_ROW: tl.constexpr,
-    SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
-    SHORT: tl.constexpr,
+    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
+    GRAD_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr,
+    GRAD_LSE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED

@@ -9,6 +9,7 @@ Run-time shape checks wrap functions in others that Numba cannot read, hence ``@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from torch import Tensor
 
 # What a thread must have to do for it to be worth its start.
 _CHANNELS_PER_THREAD = 2**18
+# Threads do not survive a fork. A pool of one's own can be made again; OpenMP would wait for its own for ever.
+_PROCESS = os.getpid()
 
 
 def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> None:
@@ -33,34 +36,66 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool)
         x, out: With unit stride along head_dim.
         cos, sin: float32 ``[batch or 1, 1, seq, pairs]``.
     """
-    kernel = _kernel(x.dtype == torch.bfloat16, interleaved)
+    bfloat16 = x.dtype == torch.bfloat16
     cos, sin = cos.contiguous(), sin.contiguous()
     memory = [_flat(tensor) for tensor in (x, out, cos, sin)]
     table = (cos.stride(0) if cos.shape[0] > 1 else 0, 0, cos.stride(2))
     # In the order in which heads lie in x.
     order = sorted(zip(x.stride()[:3], x.shape[:3], out.stride()[:3], table, strict=True), reverse=True)
     x_strides, sizes, out_strides, table_strides = zip(*order, strict=True)
-    strides = (x_strides, out_strides, table_strides)
-    longest = max(range(3), key=sizes.__getitem__)
-    shares = min(torch.get_num_threads(), sizes[longest], max(1, x.numel() // _CHANNELS_PER_THREAD))
-    bounds = [sizes[longest] * share // shares for share in range(shares + 1)]
-    waiting = []
-    for first, last in reversed(list(pairwise(bounds))):
-        part = (*sizes[:longest], last - first, *sizes[longest + 1 :])
-        starts = tuple([first * stride[longest] for stride in strides])
-        work = (*memory, part, starts, *strides, x.shape[-1], cos.shape[-1])
-        if first == 0:  # the caller's own
-            kernel(*work)
-        else:
-            waiting.append(_submit(kernel, *work))
-    for share in waiting:
-        share.result()
+    numbers = (*sizes, *x_strides, *out_strides, *table_strides, x.shape[-1], cos.shape[-1])
+    heads = sizes[0] * sizes[1] * sizes[2]
+    shares = min(torch.get_num_threads(), heads, max(1, x.numel() // _CHANNELS_PER_THREAD))
+    if shares == 1:
+        _kernel(bfloat16, interleaved)(*memory, numbers, 0, heads)
+    elif _team() is not None and os.getpid() == _PROCESS:
+        _run_in_team(_share_of_team(bfloat16, interleaved), memory, numbers, shares)
+    else:
+        _run_in_pool(_kernel(bfloat16, interleaved), memory, numbers, shares)
 
 
 def _flat(x: Tensor) -> np.ndarray:
     span = 1 + sum([(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)])
     x = x.detach().as_strided((span,), (1,))
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+
+
+@functools.cache
+def _team() -> Any:
+    """PyTorch's own threads: the entry to the OpenMP library it brings, or None where it has another kind.
+
+    They stay awake for a while after each of its operations, and threads beside them would have to share their cores.
+    """
+    if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
+        return None
+    try:
+        library = ctypes.CDLL(None)
+        for name in ("omp_get_thread_num", "omp_get_num_threads"):
+            entry = getattr(library, name)
+            entry.restype, entry.argtypes = ctypes.c_int, []
+        library.GOMP_parallel.restype = None
+        library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    except (AttributeError, OSError, TypeError):  # another compiler's OpenMP; Windows
+        return None
+    return library
+
+
+def _run_in_team(share: int, memory: list[np.ndarray], numbers: tuple[int, ...], shares: int) -> None:
+    addresses = [number for array in memory for number in (array.ctypes.data, array.size)]
+    told = np.array([*addresses, *numbers], dtype=np.int64)
+    _team().GOMP_parallel(share, told.ctypes.data, shares, 0)
+
+
+def _run_in_pool(
+    kernel: Callable[..., None], memory: list[np.ndarray], numbers: tuple[int, ...], shares: int
+) -> None:
+    heads = numbers[0] * numbers[1] * numbers[2]
+    bounds = [heads * share // shares for share in range(shares + 1)]
+    (_, own), *others = pairwise(bounds)
+    waiting = [_submit(kernel, *memory, numbers, first, last) for first, last in others]
+    kernel(*memory, numbers, 0, own)
+    for share in waiting:
+        share.result()
 
 
 def _submit(function: Callable[..., None], *arguments: Any) -> Future[None]:
@@ -116,32 +151,74 @@ def _same(value):
 
 @functools.cache
 def _kernel(bfloat16: bool, interleaved: bool) -> Callable[..., None]:
+    """Turns heads ``first`` to ``last``, counted along three axes; ``numbers`` has their sizes and strides."""
     widen, narrow = (_widen, _narrow) if bfloat16 else (_same, _same)
     step = 2 if interleaved else 1
     multiply_add: Any = _multiply_add
 
     @numba.njit(nogil=True)
     @no_type_check
-    def kernel(
-        x, out, cos, sin, sizes, starts, x_strides, out_strides, table_strides, head_dim, pairs
-    ):  # fmt: skip
+    def kernel(x, out, cos, sin, numbers, first, last):
+        head_dim, pairs = numbers[12], numbers[13]
         partner = 1 if step == 2 else pairs  # from a pair's first channel to its second
-        for i in range(sizes[0]):
-            for j in range(sizes[1]):
-                for k in range(sizes[2]):
-                    start = starts[0] + i * x_strides[0] + j * x_strides[1] + k * x_strides[2]
-                    head = x[start : start + head_dim]
-                    start = starts[1] + i * out_strides[0] + j * out_strides[1] + k * out_strides[2]
-                    turned = out[start : start + head_dim]
-                    start = (
-                        starts[2] + i * table_strides[0] + j * table_strides[1] + k * table_strides[2]
-                    )
-                    c, s = cos[start : start + pairs], sin[start : start + pairs]
-                    for pair in range(pairs):
-                        a, b = widen(head[step * pair]), widen(head[step * pair + partner])
-                        turned[step * pair] = narrow(multiply_add(-b, s[pair], a * c[pair]))
-                        turned[step * pair + partner] = narrow(multiply_add(a, s[pair], b * c[pair]))
-                    for channel in range(2 * pairs, head_dim):
-                        turned[channel] = head[channel]
+        i, j = first // numbers[2] // numbers[1], first // numbers[2] % numbers[1]
+        k = first % numbers[2]
+        for _ in range(first, last):
+            start = i * numbers[3] + j * numbers[4] + k * numbers[5]
+            head = x[start : start + head_dim]
+            start = i * numbers[6] + j * numbers[7] + k * numbers[8]
+            turned = out[start : start + head_dim]
+            start = i * numbers[9] + j * numbers[10] + k * numbers[11]
+            c, s = cos[start : start + pairs], sin[start : start + pairs]
+            for pair in range(pairs):
+                a, b = widen(head[step * pair]), widen(head[step * pair + partner])
+                turned[step * pair] = narrow(multiply_add(-b, s[pair], a * c[pair]))
+                turned[step * pair + partner] = narrow(multiply_add(a, s[pair], b * c[pair]))
+            for channel in range(2 * pairs, head_dim):
+                turned[channel] = head[channel]
+            k += 1
+            if k == numbers[2]:
+                k, j = 0, j + 1
+            if j == numbers[1]:
+                j, i = 0, i + 1
 
     return kernel
+
+
+@intrinsic
+@no_type_check
+def _pointer(typing, address):
+    """To what lies at an address."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(numba.types.voidptr))
+
+    return numba.types.voidptr(address), emit
+
+
+@functools.cache
+def _share_of_team(bfloat16: bool, interleaved: bool) -> int:
+    """The address of a function that does a thread's share, told everything in one array of integers."""
+    kernel, pointer = _kernel(bfloat16, interleaved), _pointer
+    member, members = _team().omp_get_thread_num, _team().omp_get_num_threads
+    channel = np.uint16 if bfloat16 else np.float32
+
+    @numba.cfunc(numba.types.void(numba.types.voidptr))
+    @no_type_check
+    def share(told):
+        told = numba.carray(told, 22, np.int64)
+        x = numba.carray(pointer(told[0]), told[1], channel)
+        out = numba.carray(pointer(told[2]), told[3], channel)
+        cos = numba.carray(pointer(told[4]), told[5], np.float32)
+        sin = numba.carray(pointer(told[6]), told[7], np.float32)
+        numbers = told[8:]
+        heads = numbers[0] * numbers[1] * numbers[2]
+        of = members()
+        kernel(x, out, cos, sin, numbers, heads * member() // of, heads * (member() + 1) // of)
+
+    _kept.append(share)
+    return share.address
+
+
+#: Functions whose addresses are in use.
+_kept: list[Any] = []

@@ -124,11 +124,13 @@ def tile_logits(
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
+    PACKED: tl.constexpr = False,
 ):  # fmt: skip
     """Scaled scores plus bias. A line's share of the query, constant along its row, is `row_term`'s.
 
     FAR says on which side of the tables all of a tile's distances lie: 1 past their end, -1 before
-    their start, 0 neither, so that each must be looked up.
+    their start, 0 neither, so that each must be looked up. PACKED says that rows are of several heads: what
+    is a number for each key otherwise is then one for each pair.
     """
     if SOFTCAP:
         logits = softcap * LOG2E * tanh(scores * (scale / softcap))
@@ -137,7 +139,10 @@ def tile_logits(
     if LINEAR:
         logits += line
     if KEY:
-        logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
+        if PACKED:
+            logits += lookup(key_ptr + tl.minimum(kj, k_len - 1)) * LOG2E
+        else:
+            logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
     if TABLE:
         if FAR != 0:
             logits += far_entry
@@ -155,15 +160,15 @@ def tile_logits(
             row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
             logits += lookup(row + index) * LOG2E
     if KEY_ROW:  # as long as the rows of queries, and looked up from the other side
-        row = key_row_ptr + kj.to(tl.int64) * row_len
+        row = key_row_ptr + tl.minimum(kj, k_len - 1).to(tl.int64) * row_len
         if FAR == 1:
-            logits += tl.load(row + row_len - 1, mask=kj < k_len, other=0.0) * LOG2E
-        elif FAR == -1:
-            logits += tl.load(row, mask=kj < k_len, other=0.0) * LOG2E
+            row += row_len - 1
+        elif FAR == 0:
+            row += tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
+        if FAR == 0 or PACKED:
+            logits += lookup(row) * LOG2E
         else:
-            index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
-            row = key_row_ptr + tl.minimum(kj, k_len - 1).to(tl.int64) * row_len
-            logits += lookup(row + index) * LOG2E
+            logits += tl.load(row) * LOG2E
     return logits
 
 

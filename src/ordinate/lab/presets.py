@@ -75,9 +75,9 @@ PRESETS: dict[str, Preset] = {
         1,
         {
             "train_length": 512, "lengths": (512, 576, 640, 768, 1024, 2048, 4096, 8192, 16384, 32768),
-            "steps": 2000, "batch": 64, "num_layers": 8, "d_model": 512, "num_heads": 8,
-            "learning_rate": 1e-3, "warmup": 200, "evaluation_tokens": 524288, "last_tokens": 64,
-            "extensions": _SCALINGS, "validate_every": 250, "checkpoint_every": 500,
+            "steps": 1200, "batch": 64, "num_layers": 8, "d_model": 512, "num_heads": 8,
+            "learning_rate": 1e-3, "warmup": 120, "evaluation_tokens": 524288, "last_tokens": 64,
+            "extensions": _SCALINGS, "validate_every": 200, "checkpoint_every": 400,
             "device": "cuda", "dtype": "bfloat16", "compile": True,
         },
     ),
