@@ -245,13 +245,59 @@ def test_small_tensors_keep_to_one_thread(monkeypatch):
     from ordinate.kernels import rope_cpu
 
     started = []
-    monkeypatch.setattr(rope_cpu, "_submit", lambda *work: started.append(work))
+    for way in ("_run_in_team", "_run_in_pool"):
+        monkeypatch.setattr(rope_cpu, way, lambda *work: started.append(work))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     rotation = RoPE(64).at(torch.arange(128))
     x = torch.randn(1, 32, 128, 64)
     tables = [table[:, None] for table in rotation.cos_sin(torch.float32)]
     rope_cpu.turn(x, torch.empty_like(x), *tables, interleaved=False)
     assert not started
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_threads_of_its_own_give_the_same_bits_as_those_of_pytorch(dtype, layout, monkeypatch):
+    from ordinate.kernels import rope_cpu
+
+    if rope_cpu._team() is None:
+        pytest.skip("PyTorch has no OpenMP threads here")
+    monkeypatch.setattr(rope_cpu, "_CHANNELS_PER_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    x = torch.randn(2, 7, 5, 3, 24).to(dtype)[:, :, 2].transpose(1, 2)  # [2, 3, 7, 24], with gaps
+    cos, sin = (table[:, None] for table in RoPE(16).at(torch.arange(7)).cos_sin(torch.float32))
+    turned = {}
+    for kind in ("team", "pool", "alone"):
+        with monkeypatch.context() as patch:
+            if kind == "pool":
+                patch.setattr(rope_cpu, "_team", lambda: None)
+            if kind == "alone":
+                patch.setattr(torch, "get_num_threads", lambda: 1)
+            turned[kind] = torch.full_like(x, math.nan)
+            rope_cpu.turn(x, turned[kind], cos, sin, interleaved=layout == "interleaved")
+    assert torch.equal(turned["team"], turned["alone"])
+    assert torch.equal(turned["pool"], turned["alone"])
+
+
+def test_many_threads_of_a_program_may_turn_at_once(monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ordinate.kernels import rope_cpu
+
+    monkeypatch.setattr(rope_cpu, "_CHANNELS_PER_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    xs = [torch.randn(1, 4, 65, 16) for _ in range(24)]
+    cos, sin = (table[:, None] for table in RoPE(16).at(torch.arange(65)).cos_sin(torch.float32))
+
+    def turned(x):
+        out = torch.empty_like(x)
+        rope_cpu.turn(x, out, cos, sin, interleaved=False)
+        return out
+
+    expected = [turned(x) for x in xs]
+    with ThreadPoolExecutor(8) as pool:
+        for found, wanted in zip(pool.map(turned, xs), expected, strict=True):
+            assert torch.equal(found, wanted)
 
 
 def test_a_thread_that_outlives_the_program_still_turns():
