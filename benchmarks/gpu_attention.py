@@ -1,6 +1,6 @@
 """Biased attention on one CUDA device beside its peers, in one process on the same inputs.
 
-    PYTHONPATH=src python3 benchmarks/gpu_attention.py --out DIR [--budget SECONDS] [--only NAME …]
+    PYTHONPATH=src python3 benchmarks/gpu_attention.py --out DIR [--budget SECONDS] [--shapes SHAPE …] [--only NAME …]
 
 A candidate of ours is timed only if its outputs and gradients are right in this run: at most twice as
 far from float64 as plain PyTorch in the same dtype. Times are medians over CUDA events; the device's own share of
@@ -286,53 +286,62 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=480.0, help="seconds after which no case is begun"
     )
+    parser.add_argument(
+        "--shapes", nargs="*", default=list(SHAPES), help="those to measure; others stay"
+    )
     parser.add_argument("--only", nargs="*", default=None, help="names or kinds to run")
     arguments = parser.parse_args()
-    started = time.monotonic()
-    record = {"environment": describe(), "limit_TFLOPs": LIMIT_TFLOPS, "gates": {}, "rows": []}
-
-    def save() -> None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "gpu_attention.json").write_text(json.dumps(record, indent=1) + "\n")
-
-    for name, shape in SHAPES.items():
-        _, heads, _, dim = shape
-        for make in candidates(name):
-            if time.monotonic() - started > arguments.budget:
-                record["rows"].append({"shape": name, "error": "not begun: the time was spent"})
-                break
-            label = "?"
-            try:
-                candidate = make()
-                label = f"{candidate.name} / {candidate.kind}"
-                if arguments.only and not {candidate.name, candidate.kind} & set(arguments.only):
-                    continue
-                row: dict[str, object] = {"shape": name, "name": candidate.name, "kind": candidate.kind}
-                if candidate.ours:
-                    key = f"{candidate.kind}, D{dim}"
-                    if key not in record["gates"]:
-                        record["gates"][key] = gate(GATES[candidate.kind], heads, dim)
-                    if not record["gates"][key] <= 2.0:
-                        raise RuntimeError(
-                            f"gate is red: {record['gates'][key]:.2f} times plain PyTorch's error"
-                        )
-                row.update(measure(candidate, shape))
-            except Exception as problem:
-                row = {
-                    "shape": name,
-                    "name": label,
-                    "error": f"{type(problem).__name__}: {problem}"[:300],
-                }
-            record["rows"].append(row)
+    deadline = time.monotonic() + arguments.budget
+    path = arguments.out / "gpu_attention.json"
+    record = json.loads(path.read_text()) if path.exists() else {"shapes": {}}
+    record["limit_TFLOPs"] = LIMIT_TFLOPS
+    for name in arguments.shapes:
+        shape = {"environment": describe(), "gates": {}, "rows": []}
+        for row in _rows(name, arguments.only, deadline, shape["gates"]):
             print(_line(row), flush=True)
-            save()
-            torch.cuda.empty_cache()
-            torch._dynamo.reset()
-    if not arguments.only:
-        record["long"] = _long(131072)
-        record["decoding"] = [_decoding(*shape) for shape in DECODING]
-        print(record["long"], *record["decoding"], sep="\n", flush=True)
-    save()
+            shape["rows"].append(row)
+            _save(path, record | {"shapes": record["shapes"] | {name: shape}})
+        record["shapes"][name] = shape
+    if not arguments.only and arguments.shapes == list(SHAPES):
+        record["long"] = {"environment": describe(), **_long(131072)}
+        rows = [_decoding(*shape) for shape in DECODING]
+        record["decoding"] = {"environment": describe(), "rows": rows}
+        print(record["long"], *rows, sep="\n", flush=True)
+    _save(path, record)
+
+
+def _save(path: Path, record: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _rows(
+    name: str, only: list[str] | None, deadline: float, gates: dict[str, float]
+) -> Iterator[dict[str, object]]:
+    """Each candidate at one shape; ours only if its numbers are right."""
+    _, heads, _, dim = SHAPES[name]
+    for make in candidates(name):
+        if time.monotonic() > deadline:
+            yield {"shape": name, "error": "not begun: the time was spent"}
+            return
+        label = "?"
+        try:
+            candidate = make()
+            label = f"{candidate.name} / {candidate.kind}"
+            if only and not {candidate.name, candidate.kind} & set(only):
+                continue
+            if candidate.ours:
+                gates[candidate.kind] = gate(GATES[candidate.kind], heads, dim)
+                if not gates[candidate.kind] <= 2.0:
+                    raise RuntimeError(
+                        f"gate is red: {gates[candidate.kind]:.2f} times plain PyTorch's error"
+                    )
+            figures = measure(candidate, SHAPES[name])
+            yield {"shape": name, "name": candidate.name, "kind": candidate.kind, **figures}
+        except Exception as problem:
+            yield {"shape": name, "name": label, "error": f"{type(problem).__name__}: {problem}"[:300]}
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()
 
 
 def _long(length: int) -> dict[str, float]:

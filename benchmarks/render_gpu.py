@@ -32,33 +32,36 @@ def rendered(page: str) -> str:
 
 
 def _head(title: str, environment: dict[str, str]) -> str:
+    return f"### {title}\n\n{_measured(environment)}"
+
+
+def _measured(environment: dict[str, str]) -> str:
     return (
-        f"### {title}\n\n{environment['date']}, commit {environment['commit']}. {environment['gpu']}, "
+        f"{environment['date']}, commit {environment['commit'][:12]}. {environment['gpu']}, "
         f"torch {environment['torch']}, Triton {environment['triton']}."
     )
 
 
 def _attention(record: dict[str, Any]) -> str:
-    parts = [_head("Attention on a GPU, bfloat16, causal", record["environment"])]
-    shapes = dict.fromkeys(row["shape"] for row in record["rows"])
-    for shape in shapes:
-        rows = [row for row in record["rows"] if row["shape"] == shape and "error" not in row]
+    parts = ["### Attention on a GPU, bfloat16, causal"]
+    for name, shape in record["shapes"].items():
+        rows = [row for row in shape["rows"] if "error" not in row]
         if rows:
-            parts.append(_attention_table(shape, rows, record["limit_TFLOPs"]))
+            parts.append(_attention_table(name, rows, record["limit_TFLOPs"], shape["environment"]))
     long = record["long"]
     parts.append(
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
-        f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs."
+        f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs. {_measured(long['environment'])}"
     )
-    if "decoding" in record:
-        parts.append(_decoding(record["decoding"]))
+    parts.append(_decoding(record["decoding"]["rows"], record["decoding"]["environment"]))
     return "\n\n".join(parts)
 
 
-def _decoding(rows: list[dict[str, Any]]) -> str:
+def _decoding(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
     names = [name for name in rows[0] if name != "shape"]
     lines = [
-        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph).",
+        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph). "
+        f"{_measured(environment)}",
         "",
         f"| | {' | '.join(names)} |",
         f"|---|{'---:|' * len(names)}",
@@ -72,10 +75,13 @@ def _decoding(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _attention_table(shape: str, rows: list[dict[str, Any]], limit: float) -> str:
+def _attention_table(
+    shape: str, rows: list[dict[str, Any]], limit: float, environment: dict[str, str]
+) -> str:
     floor = next(row for row in rows if row["name"] == "cuDNN")
     lines = [
-        f"{shape}; ratios are to cuDNN without a bias, the last column to the {limit:.0f} TFLOP/s of the data sheet.",
+        f"{shape}; ratios are to cuDNN without a bias, the last column to the {limit:.0f} TFLOP/s of the data sheet. "
+        f"{_measured(environment)}",
         "",
         "| bias | by | forward ms | ratio | TFLOP/s | forward + backward ms | of it device | ratio | TFLOP/s "
         "| extra MiB | of the limit |",
@@ -83,9 +89,10 @@ def _attention_table(shape: str, rows: list[dict[str, Any]], limit: float) -> st
     ]
     for row in sorted(rows, key=lambda row: (row["kind"] != "none", row["kind"])):
         forward, both = row["forward_ms"], row["forward_backward_ms"]
+        device = f"{row['device_ms']:.3f}" if "device_ms" in row else "–"  # not in earlier records
         lines.append(
             f"| {row['kind']} | {row['name']} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
-            f"{row['forward_TFLOPs']:.0f} | {both:.3f} | {row['device_ms']:.3f} | "
+            f"{row['forward_TFLOPs']:.0f} | {both:.3f} | {device} | "
             f"{both / floor['forward_backward_ms']:.2f} | {row['forward_backward_TFLOPs']:.0f} | "
             f"{row['extra_MiB']:.0f} | {row['forward_backward_TFLOPs'] / limit:.0%} |"
         )
