@@ -240,6 +240,24 @@ def test_a_numba_that_does_not_work_is_done_without(breakage, monkeypatch):
     pairs._loop_agrees.cache_clear()
 
 
+def test_threads_that_do_not_work_are_done_without(monkeypatch):
+    from ordinate.kernels import rope_cpu
+
+    def broken(*_):
+        raise RuntimeError("no such threads")
+
+    x, rotation = torch.randn(1, 32, 256, 64), RoPE(64).at(torch.arange(256))
+    expected = _by_operations(monkeypatch, rotation.apply, x)
+    for way in ("_run_in_team", "_run_in_pool"):
+        monkeypatch.setattr(rope_cpu, way, broken)
+    pairs._loop_agrees.cache_clear()
+    try:
+        _assert_equal(rotation.apply(x), expected)
+        assert not pairs._loop_agrees(torch.float32, "half")
+    finally:
+        pairs._loop_agrees.cache_clear()
+
+
 def test_small_tensors_keep_to_one_thread(monkeypatch):
     """Threads cost more than they bring there, the more of them the worse."""
     from ordinate.kernels import rope_cpu

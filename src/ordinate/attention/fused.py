@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,10 @@ from .call import Call, Result
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
+# Tiles are counted along an axis that ends at 65,535, and none is smaller than 32.
+_MAX_LENGTH = 65_535 * 32
+# All tables of a call share one pair of ends; rows, one for every query or key, are not made much longer for that.
+_MAX_WIDENED_ROW = 512
 
 
 def unsupported_reasons(call: Call) -> list[str]:
@@ -35,6 +40,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         )
     if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
         reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
+    if max(call.mask.q_len, call.mask.k_len) > _MAX_LENGTH:
+        reasons.append(f"lengths are at most {_MAX_LENGTH}, not {max(call.mask.q_len, call.mask.k_len)}")
     if call.has_value_term:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)
@@ -56,7 +63,20 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
     pairs = [part for part in parts if isinstance(part, PairBias)]
     if not all(_same_positions(pairs[0], other) for other in pairs[1:]):
         reasons.append("the parts of a sum must share their position tensors")
+    tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
+    rows = [part for part in tables if isinstance(part, RowBias)]
+    if rows:
+        lo, hi = _ends(tables)
+        shortest = min(part.hi - part.lo for part in rows)
+        if shortest < hi - lo >= _MAX_WIDENED_ROW:
+            reasons.append(
+                f"rows would have to be as long as the longest table of the sum, {hi - lo + 1}"
+            )
     return reasons
+
+
+def _ends(tables: Sequence[DistanceBias | RowBias]) -> tuple[int, int]:
+    return min([part.lo for part in tables]), max([part.hi for part in tables])
 
 
 def _term(part: Bias) -> str:
@@ -103,8 +123,7 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     slopes = table = key = row = key_row = None
     symmetric, pair = False, None
     tables = [part for part in parts if isinstance(part, (DistanceBias, RowBias))]
-    lo = min([part.lo for part in tables]) if tables else 0
-    hi = max([part.hi for part in tables]) if tables else 0
+    lo, hi = _ends(tables) if tables else (0, 0)
     for part in parts:
         if isinstance(part, PairBias):
             pair = part

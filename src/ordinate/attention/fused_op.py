@@ -87,7 +87,7 @@ def backward(
         "q": _empty_as(launch.q, q.shape[-1]),
         "k": _empty_as(launch.k, k.shape[-1]),
         "v": _empty_as(launch.v, v.shape[-1]),
-        **{name: _zeros(tensor, wanted) for name, tensor, wanted in (
+        **{name: _zeros(q, tensor, wanted) for name, tensor, wanted in (
             ("slopes", slopes, grad_slopes), ("table", table, grad_table),
             ("key", key, grad_key), ("row", row, grad_row), ("key_row", key_row, grad_key_row),
         )},
@@ -147,9 +147,9 @@ def _must_be_deterministic() -> bool:
     )
 
 
-def _zeros(tensor: Tensor | None, wanted: bool) -> Tensor:
+def _zeros(q: Tensor, tensor: Tensor | None, wanted: bool) -> Tensor:
     if tensor is None or not wanted:
-        return torch.empty(0)
+        return q.new_empty(0, dtype=torch.float32)
     return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -227,7 +227,7 @@ backward_op = torch.library.custom_op("ordinate::fused_attention_backward", back
 def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
     wanted = rest[-5:]
     biases = [
-        torch.empty(0) if tensor is None or not want else torch.empty_like(
+        q.new_empty(0, dtype=torch.float32) if tensor is None or not want else torch.empty_like(
             tensor, memory_format=torch.contiguous_format
         )
         for tensor, want in zip((slopes, table, key, row, key_row), wanted, strict=True)
@@ -281,7 +281,10 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(*inputs) -> tuple[Tensor, Tensor]:
-    """The operator where a compiler or ``torch.func`` looks on, the bare function where none does."""
+    """The operator where a compiler or ``torch.vmap`` looks on, the bare function where none does.
+
+    (Operators have no gradient under ``torch.func.grad``; PyTorch says so.)
+    """
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         out, lse = torch.ops.ordinate.fused_attention(*inputs)
     elif torch.is_grad_enabled():

@@ -29,13 +29,18 @@ _CHANNELS_PER_THREAD = 2**18
 _PROCESS = os.getpid()
 
 
-def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> None:
+def turn(
+    x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, threads: int | None = None
+) -> None:
     """Turn ``x`` into ``out``, ``[batch, heads, seq, head_dim]`` of bfloat16 or float32 each.
 
     Args:
         x, out: With unit stride along head_dim.
         cos, sin: float32 ``[batch or 1, 1, seq, pairs]``.
+        threads: Default as many as pay, of those that PyTorch may use.
     """
+    if x.numel() == 0:
+        return
     bfloat16 = x.dtype == torch.bfloat16
     cos, sin = cos.contiguous(), sin.contiguous()
     memory = [_flat(tensor) for tensor in (x, out, cos, sin)]
@@ -43,9 +48,12 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool)
     # In the order in which heads lie in x.
     order = sorted(zip(x.stride()[:3], x.shape[:3], out.stride()[:3], table, strict=True), reverse=True)
     x_strides, sizes, out_strides, table_strides = zip(*order, strict=True)
-    numbers = (*sizes, *x_strides, *out_strides, *table_strides, x.shape[-1], cos.shape[-1])
+    told = (*sizes, *x_strides, *out_strides, *table_strides, x.shape[-1], cos.shape[-1])
+    numbers = np.array(told, dtype=np.int64)
     heads = sizes[0] * sizes[1] * sizes[2]
-    shares = min(torch.get_num_threads(), heads, max(1, x.numel() // _CHANNELS_PER_THREAD))
+    if threads is None:
+        threads = min(torch.get_num_threads(), max(1, x.numel() // _CHANNELS_PER_THREAD))
+    shares = min(threads, heads)
     if shares == 1:
         _kernel(bfloat16, interleaved)(*memory, numbers, 0, heads)
     elif _team() is not None and os.getpid() == _PROCESS:
@@ -80,16 +88,16 @@ def _team() -> Any:
     return library
 
 
-def _run_in_team(share: int, memory: list[np.ndarray], numbers: tuple[int, ...], shares: int) -> None:
+def _run_in_team(share: int, memory: list[np.ndarray], numbers: np.ndarray, shares: int) -> None:
     addresses = [number for array in memory for number in (array.ctypes.data, array.size)]
-    told = np.array([*addresses, *numbers], dtype=np.int64)
+    told = np.concatenate((np.array(addresses, dtype=np.int64), numbers))
     _team().GOMP_parallel(share, told.ctypes.data, shares, 0)
 
 
 def _run_in_pool(
-    kernel: Callable[..., None], memory: list[np.ndarray], numbers: tuple[int, ...], shares: int
+    kernel: Callable[..., None], memory: list[np.ndarray], numbers: np.ndarray, shares: int
 ) -> None:
-    heads = numbers[0] * numbers[1] * numbers[2]
+    heads = int(numbers[0] * numbers[1] * numbers[2])
     bounds = [heads * share // shares for share in range(shares + 1)]
     (_, own), *others = pairwise(bounds)
     waiting = [_submit(kernel, *memory, numbers, first, last) for first, last in others]

@@ -262,6 +262,8 @@ def key_ranges(
         full_start, full_end = start, start
     start = tl.minimum(start, end)
     full_start = tl.maximum(tl.minimum(full_start, end), start)
+    if RANGED:  # a segment may end before the window begins
+        full_end = tl.minimum(full_end, end)
     full_end = tl.maximum(full_end, full_start)
     past_end, future_start = full_start, full_end
     if FAR_TILES:

@@ -148,11 +148,13 @@ def _loop_agrees(dtype: torch.dtype, layout: Layout) -> bool:
     try:
         from ..kernels import rope_cpu
 
-        turned = torch.empty_like(x)
-        rope_cpu.turn(x, turned, cos, sin, interleaved=layout == "interleaved")
+        turned = [torch.empty_like(x) for _ in range(2)]
+        for threads, out in enumerate(turned, start=1):
+            rope_cpu.turn(x, out, cos, sin, interleaved=layout == "interleaved", threads=threads)
     except Exception:
         return False
-    return torch.equal(turned, _by_operations(x, torch.empty_like(x), cos, sin, layout))
+    expected = _by_operations(x, torch.empty_like(x), cos, sin, layout)
+    return all(torch.equal(out, expected) for out in turned)
 
 
 def _room_like(x: Tensor, dtype: torch.dtype) -> Tensor:
