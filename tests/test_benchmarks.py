@@ -39,6 +39,7 @@ def test_no_gpu_time_is_recorded_of_attention_that_failed_its_gate():
     record = json.loads(render_gpu.ATTENTION.read_text())
     for shape in record["shapes"].values():
         ours = {row["kind"] for row in shape["rows"] if row.get("name") == "ordinate"}
+        assert ours
         assert ours <= set(shape["gates"])
         for name, ratio in shape["gates"].items():
             assert ratio <= 2.0, name

@@ -21,7 +21,8 @@ from .call import Call, Result
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
-# Tiles are counted along an axis that ends at 65,535, and none is smaller than 32.
+# Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, but for the widest float32 heads
+# on small GPUs, whose launch fails from half as many on.
 _MAX_LENGTH = 65_535 * 32
 # All tables of a call share one pair of ends; rows, one for every query or key, are not made much longer for that.
 _MAX_WIDENED_ROW = 512
@@ -67,8 +68,8 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
     rows = [part for part in tables if isinstance(part, RowBias)]
     if rows:
         lo, hi = _ends(tables)
-        shortest = min(part.hi - part.lo for part in rows)
-        if shortest < hi - lo >= _MAX_WIDENED_ROW:
+        widened = any((part.lo, part.hi) != (lo, hi) for part in rows)
+        if widened and hi - lo >= _MAX_WIDENED_ROW:
             reasons.append(
                 f"rows would have to be as long as the longest table of the sum, {hi - lo + 1}"
             )

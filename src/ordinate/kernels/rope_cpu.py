@@ -57,7 +57,7 @@ def turn(
     if shares == 1:
         _kernel(bfloat16, interleaved)(*memory, numbers, 0, heads)
     elif _team() is not None and os.getpid() == _PROCESS:
-        _run_in_team(_share_of_team(bfloat16, interleaved), memory, numbers, shares)
+        _run_in_team(_share_of_team(bfloat16, interleaved).address, memory, numbers, shares)
     else:
         _run_in_pool(_kernel(bfloat16, interleaved), memory, numbers, shares)
 
@@ -205,8 +205,8 @@ def _pointer(typing, address):
 
 
 @functools.cache
-def _share_of_team(bfloat16: bool, interleaved: bool) -> int:
-    """The address of a function that does a thread's share, told everything in one array of integers."""
+def _share_of_team(bfloat16: bool, interleaved: bool) -> Any:
+    """A C function that does a thread's share, told everything in one array of integers."""
     kernel, pointer = _kernel(bfloat16, interleaved), _pointer
     member, members = _team().omp_get_thread_num, _team().omp_get_num_threads
     channel = np.uint16 if bfloat16 else np.float32
@@ -224,9 +224,4 @@ def _share_of_team(bfloat16: bool, interleaved: bool) -> int:
         of = members()
         kernel(x, out, cos, sin, numbers, heads * member() // of, heads * (member() + 1) // of)
 
-    _kept.append(share)
-    return share.address
-
-
-#: Functions whose addresses are in use.
-_kept: list[Any] = []
+    return share
