@@ -90,8 +90,9 @@ def _attention_table(
     for row in sorted(rows, key=lambda row: (row["kind"] != "none", row["kind"])):
         forward, both = row["forward_ms"], row["forward_backward_ms"]
         device = f"{row['device_ms']:.3f}" if "device_ms" in row else "–"  # not in earlier records
+        by = row["name"] + (f" (at commit {row['commit'][:12]})" if "commit" in row else "")
         lines.append(
-            f"| {row['kind']} | {row['name']} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
+            f"| {row['kind']} | {by} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
             f"{row['forward_TFLOPs']:.0f} | {both:.3f} | {device} | "
             f"{both / floor['forward_backward_ms']:.2f} | {row['forward_backward_TFLOPs']:.0f} | "
             f"{row['extra_MiB']:.0f} | {row['forward_backward_TFLOPs'] / limit:.0%} |"

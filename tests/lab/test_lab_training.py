@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -322,6 +323,15 @@ def test_the_learning_rate_climbs_then_falls_to_a_tenth():
     assert max(rates) == rates[9] == pytest.approx(1.0)
     assert rates[9:] == sorted(rates[9:], reverse=True)
     assert rates[-1] == pytest.approx(0.1, abs=0.001)
+
+
+def test_any_number_of_arms_is_compiled_in_one_process(tmp_path, monkeypatch):
+    """A code has 8 compiled forms at most, after which it would be run as it is, and slowly."""
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    for arm in range(10):
+        spec = f"rope:base={1000 + arm}" if arm % 2 else f"clipped:max_distance={2 + arm}"
+        train_and_evaluate(tiny(spec, steps=2, compile=True), tmp_path / str(arm))
 
 
 def test_training_lowers_the_loss(tmp_path):

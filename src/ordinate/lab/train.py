@@ -168,6 +168,7 @@ class _Run:
             self._observe(metric)
         trained = self.processes.synchronised(self.model)
         if config.compile:
+            torch.compiler.reset()  # it forgets earlier arms: one code may have few compiled forms
             trained = torch.compile(trained)  # type: ignore[assignment]
         if config.device == "cuda":
             torch.cuda.reset_peak_memory_stats()

@@ -1,0 +1,147 @@
+"""How fast the lab's model trains with each encoding on one CUDA device, side by side in one process.
+
+    PYTHONPATH=src python3 benchmarks/gpu_training.py --out DIR [--arms SPEC …] [--lengths LENGTH …] [--prepare]
+
+The model, its sizes, dtype and compilation are those of ``ordinate compare --preset gpu``; only the length of
+a sequence differs, and the batch with it, for as many tokens a step. All models stand ready, and each round gives each some
+steps in a new order. ``--prepare`` compiles all arms, each in a process of its own, and times nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from environment import describe
+from ordinate.lab.build import make_model, make_optimizer, make_task
+from ordinate.lab.config import RunConfig
+from ordinate.lab.corpus import load_corpus
+from ordinate.lab.model import token_losses
+from ordinate.lab.presets import PRESETS
+
+TOKENS_A_STEP = 32768
+LENGTHS = (4096, 16384)
+ARMS = (
+    "none", "rope", "alibi", "t5:max_distance=128", "clipped:max_distance=128", "shaw:max_distance=16",
+)  # fmt: skip
+
+
+def config_of(spec: str, length: int, **changes: Any) -> RunConfig:
+    """The gpu preset at another length."""
+    sizes = {"train_length": length, "lengths": (length,), "batch": max(1, TOKENS_A_STEP // length)}
+    config = PRESETS["gpu"].config(**{**sizes, "corpus": load_corpus(()).fingerprint, **changes})
+    return dataclasses.replace(config, spec=spec)
+
+
+def training_step(config: RunConfig) -> Callable[[], None]:
+    """One step of training after the other, on the same batch."""
+    model = make_model(config).to(config.device)
+    trained: nn.Module = torch.compile(model, dynamic=False) if config.compile else model  # type: ignore[assignment]
+    optimizer = make_optimizer(model, config)
+    batch = make_task(config).training_batch(0, 0, config.batch, config.train_length)
+    tokens, targets = (part.to(config.device) for part in batch)
+
+    def step() -> None:
+        with torch.autocast(config.device, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+            logits = trained(tokens)
+        token_losses(logits, targets).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def timed(step: Callable[[], None], steps: int, config: RunConfig) -> float:
+    """Tokens per second."""
+    _wait(config)
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    _wait(config)
+    return steps * config.batch * config.train_length / (time.perf_counter() - started)
+
+
+def _wait(config: RunConfig) -> None:
+    if config.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(arms: list[str], length: int, rounds: int, steps: int, **changes: Any) -> dict[str, Any]:
+    """Every arm at one length; the first is what the others are compared with."""
+    configs = {spec: config_of(spec, length, **changes) for spec in arms}
+    running = {spec: training_step(config) for spec, config in configs.items()}
+    for spec, step in running.items():
+        timed(step, 2, configs[spec])  # compiles, and settles
+    speeds: dict[str, list[float]] = {spec: [] for spec in arms}
+    order = random.Random(0)
+    for _ in range(rounds):
+        for spec in order.sample(arms, len(arms)):
+            speeds[spec].append(timed(running[spec], steps, configs[spec]))
+    # A slow moment of the machine falls on all arms of a round alike.
+    relative = {
+        spec: statistics.median(a / b for a, b in zip(speeds[spec], speeds[arms[0]], strict=True))
+        for spec in arms
+    }
+    rows = [
+        {"arm": spec, "tokens_per_second": statistics.median(speeds[spec]), "relative": relative[spec]}
+        for spec in arms
+    ]
+    return {"length": length, "batch": configs[arms[0]].batch, "rounds": rounds, "rows": rows}
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile on many cores what the timed process then finds in its caches."""
+    command = [sys.executable, __file__, "--out", os.devnull, "--rounds", "0"]
+    lengths = map(str, arguments.lengths)
+    command += ["--lengths", *lengths, "--arms"]
+    few_threads = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    running = [subprocess.Popen([*command, spec], env=few_threads) for spec in arguments.arms]
+    for process in running:
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arms", nargs="*", default=list(ARMS))
+    parser.add_argument("--lengths", nargs="*", type=int, default=list(LENGTHS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=4, help="of each arm in each round")
+    parser.add_argument("--prepare", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.prepare:
+        prepare(arguments)
+        return
+    # One form of the code for every arm and length, where 8 would be the most.
+    torch._dynamo.config.recompile_limit = 64
+    if not arguments.rounds:
+        for length in arguments.lengths:
+            for spec in arguments.arms:
+                training_step(config_of(spec, length))()
+        return
+    record: dict[str, Any] = {"environment": describe(), "lengths": []}
+    for length in arguments.lengths:
+        found = measure(arguments.arms, length, arguments.rounds, arguments.steps)
+        record["lengths"].append(found)
+        for row in found["rows"]:
+            print(length, row["arm"], f"{row['tokens_per_second']:,.0f} tokens/s, {row['relative']:.3f}")
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "gpu_training.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
