@@ -3,8 +3,8 @@
     PYTHONPATH=src python3 benchmarks/gpu_training.py --out DIR [--arms SPEC …] [--lengths LENGTH …] [--prepare]
 
 The model, its sizes, dtype and compilation are those of ``ordinate compare --preset gpu``; only the length of
-a sequence differs, and the batch with it, for as many tokens a step. All models stand ready, and each round gives each some
-steps in a new order. ``--prepare`` compiles all arms, each in a process of its own, and times nothing.
+a sequence differs, and the batch with it, for as many tokens a step. All models stand ready, and each round gives
+each some steps, in a new order. ``--prepare`` compiles all arms, each in a process of its own, and times nothing.
 """
 
 from __future__ import annotations
