@@ -136,7 +136,8 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
         elif isinstance(part, KeyBias):
             key = _as_logits(part.vector, part, scale)
         elif isinstance(part, RowBias):
-            rows = _extend(_as_logits(part.projected(), part, scale), part.lo, part.hi, lo, hi)
+            rows = part.projected(scale if part.scaled else 1.0).float()
+            rows = _extend(rows, part.lo, part.hi, lo, hi)
             if part.side == "query":
                 row = rows
             else:

@@ -112,7 +112,11 @@ def backward(
         ),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
-    shared, level = torch.empty((2, *lse.shape), dtype=torch.float32, device=lse.device).unbind(0)
+    # One level of the logits, or three where there are tables to be beyond.
+    rows = torch.empty(
+        (2 if table is None and row is None else 4, *lse.shape), dtype=torch.float32, device=lse.device
+    )
+    shared, level = rows[0], rows[1:]
     plan.shared(
         out_ptr=out,
         grad_ptr=grad,
@@ -120,6 +124,7 @@ def backward(
         grad_lse_ptr=lse if lse_pull is None else lse_pull,
         shared_ptr=shared,
         level_ptr=level,
+        **{name: launch.tensors()[name] for name in ("table_ptr", "row_ptr")},
     )
     common = {
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "level_ptr": level,
@@ -130,8 +135,9 @@ def backward(
         sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
     elif plan.ordered and grad_table:
         sums = torch.zeros(plan.table_sums, dtype=torch.float32, device=q.device)
-    past, future = _queries_backward(launch, plan, common, grads, sums, lse_pull, grad_table, grad_row)
-    _keys_backward(launch, plan, common, grads, grad_slopes, grad_key, grad_key_row)
+    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_table, grad_row)
+    into_table = sums if plan.ordered else grads["table"] if grad_table else shared
+    _keys_backward(launch, plan, common, grads, into_table, grad_slopes, grad_key, grad_key_row)
     if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
     if plan.fold is not None:
@@ -155,22 +161,21 @@ def _zeros(q: Tensor, tensor: Tensor | None, wanted: bool) -> Tensor:
 
 def _queries_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    sums: Tensor, grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
+    grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
-    if grad_table or grad_row:
+    if grad_table:
         past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     config = plan.queries_config
     plan.queries(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=True), grad_q_ptr=grads["q"],
-        grad_row_ptr=row_grad,
-        grad_table_ptr=sums if plan.ordered else grads["table"] if grad_table else past,
-        past_ptr=past, future_ptr=future, grad_lse_ptr=past if grad_lse is None else grad_lse,
+        grad_row_ptr=row_grad, past_ptr=past, future_ptr=future,
+        grad_lse_ptr=past if grad_lse is None else grad_lse,
     )  # fmt: skip
     if grad_row:
-        _finish_rows(grads["row"], row_grad, past, future)
+        _sum_sequences(grads["row"], row_grad)
     return past, future
 
 
@@ -179,29 +184,27 @@ def _of_every_sequence(rows: Tensor, batch: int) -> Tensor:
     return rows if rows.shape[0] == batch else rows.new_zeros(batch, *rows.shape[1:])
 
 
-def _finish_rows(grad: Tensor, found: Tensor, past: Tensor, future: Tensor) -> None:
-    """Add what lies beyond a row's ends to them; then all sequences, where they share their rows."""
-    found[..., -1] += past
-    found[..., 0] += future
+def _sum_sequences(grad: Tensor, found: Tensor) -> None:
+    """Where all sequences share their rows."""
     if found is not grad:
         grad.copy_(found.sum(dim=0, keepdim=True))
 
 
 def _keys_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    grad_slopes: bool, grad_key: bool, grad_key_row: bool,
+    into_table: Tensor, grad_slopes: bool, grad_key: bool, grad_key_row: bool,
 ) -> None:  # fmt: skip
-    """The gradients of k and v, of vectors and rows of keys, and of slopes."""
+    """The gradients of k and v, of vectors and rows of keys, of slopes, and of a table between its ends.
+
+    The last only where positions are data; `table_gradient` has it for those that are not.
+    """
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
     # A pointer that is not followed.
-    key_grad = row_grad = past = future = slope_shares = common["shared_ptr"]
+    key_grad = row_grad = slope_shares = common["shared_ptr"]
     if grad_key:
         key_grad = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
     if grad_key_row:
         row_grad = _of_every_sequence(grads["key_row"], batch)
-        past, future = torch.empty(
-            (2, batch, heads, k_len), dtype=torch.float32, device=launch.q.device
-        ).unbind(0)
     if grad_slopes:
         slope_shares = torch.empty(
             batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
@@ -210,12 +213,12 @@ def _keys_backward(
     plan.keys(
         **common, **launch.tile_tensors(config["M"], config["N"], of_queries=False),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
-        past_ptr=past, future_ptr=future, grad_slope_ptr=slope_shares,
+        grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
     if grad_key:
         grads["key"].copy_(key_grad if grads["key"].shape[0] == batch else key_grad.sum(0, keepdim=True))
     if grad_key_row:
-        _finish_rows(grads["key_row"], row_grad, past, future)
+        _sum_sequences(grads["key_row"], row_grad)
     if grad_slopes:
         torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
 

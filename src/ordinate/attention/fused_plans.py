@@ -88,20 +88,21 @@ def plan_backward(
     grad_slopes, grad_table, grad_key, grad_row, grad_key_row = wanted
     batch, heads, q_len, v_dim = out.shape
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
-    in_order = deterministic and not launch.aligned
-    ordered = in_order and (grad_table or grad_row)
+    ordered = deterministic and not launch.aligned
+    levels = {"levels": out[..., 0].numel()}
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
         query_gradient._shared_kernel, (batch * heads, -(-q_len // 64)),
-        {**strides_of("out", out), **strides_of("grad", grad), "heads": heads, "q_len": q_len,
-         "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
+        {**strides_of("out", out), **strides_of("grad", grad), **levels,
+         **{name: numbers[name] for name in ("row_batch", "heads", "q_len", "table_len", "row_len", "ROW")},
+         "TABLE": launch.table is not None, "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
     )  # fmt: skip
     of_queries = _tile_config("queries", launch)
     queries = Step(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
-         **strides_of("grad_q", grads["q"]), "ENDS": grad_table or grad_row, "GRAD_ROW": grad_row,
-         "SCATTER": grad_table and not launch.aligned, "ORDERED": ordered, "GRAD_LSE": grad_lse,
+         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE": grad_table, "GRAD_ROW": grad_row,
+         "ORDERED": ordered, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
@@ -110,14 +111,14 @@ def plan_backward(
     keys = Step(
         key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
         {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
-         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]),
-         "GRAD_KEY": grad_key, "GRAD_KEY_ROW": grad_key_row, "ORDERED": in_order and grad_key_row,
-         "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
+         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]), **levels,
+         "GRAD_KEY": grad_key, "GRAD_KEY_ROW": grad_key_row, "SCATTER": grad_table and not launch.aligned,
+         "ORDERED": ordered, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
     )  # fmt: skip
     table = fold = None
     sums: tuple[int, ...] = ()
     if grad_table:
-        table, sums, fold = _plan_table(launch, numbers, -(-q_len // of_queries["M"]) if ordered else 0)
+        table, sums, fold = _plan_table(launch, numbers, key_tiles if ordered else 0)
     return BackwardPlan(
         shared, queries, of_queries, keys, of_keys, key_tiles, ordered, table, sums, fold
     )
@@ -135,7 +136,7 @@ def _plan_table(
     """Distances strictly between the table's ends, along diagonals; then these and the ends into the table.
 
     Args:
-        tables: How many there are for each head and row of the batch, where every tile of queries has its own.
+        tables: How many there are for each head and row of the batch, where every tile of keys has its own.
     """
     batch, heads, q_len, _ = launch.q.shape
     assert launch.table is not None

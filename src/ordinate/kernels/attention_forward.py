@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .tiles import (
     LOG2E,
-    far_table_entry,
+    far_term,
     kept,
     key_ranges,
     line_over_keys,
@@ -40,7 +40,7 @@ def _attend(
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
-    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
+    far = far_term(qi[:, None], q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
@@ -59,11 +59,13 @@ def _attend(
             q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
         )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, line, far_entry,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, PACKED,
         )  # fmt: skip
+        if FAR != 0:
+            logits += far
         if MASKED:
             seen = visible(
                 qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,

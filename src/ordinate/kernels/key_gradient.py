@@ -5,10 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .in_order import add_in_order
+from .by_distance import pull_to_ends, pull_to_rows, pull_to_table
 from .tiles import (
     LOG2E,
-    far_table_entry,
     kept,
     positions_times,
     query_ranges,
@@ -23,10 +22,10 @@ from .tiles import (
 
 @triton.jit
 def _pull_to_key_rows(
-    past, future, grad_logits, distance, qi, kj, grad_key_row_ptr, row_len, row_lo, q_len, k_len,
+    past, future, grad_logits, distance, in_rows, in_columns, rows, row_len, row_lo,
     ALIGNED: tl.constexpr, ORDERED: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """Give each distance of a ``[N, M]`` tile what it pulls at the keys' rows; ends are summed up aside."""
+    """What a ``[N, M]`` tile pulls at the keys' rows; ends are summed up aside."""
     if FAR == 1:
         past += tl.sum(grad_logits, 1)
     elif FAR == -1:
@@ -35,15 +34,7 @@ def _pull_to_key_rows(
         lo, hi = row_lo, row_lo + row_len - 1
         past += tl.sum(tl.where(distance >= hi, grad_logits, 0.0), 1)
         future += tl.sum(tl.where((distance <= lo) & (distance < hi), grad_logits, 0.0), 1)
-        inside = (distance > lo) & (distance < hi) & (qi[None, :] < q_len) & (kj[:, None] < k_len)
-        entry = distance - lo
-        key_rows = grad_key_row_ptr + kj.to(tl.int64) * row_len
-        if ORDERED:
-            add_in_order(grad_logits, entry, inside, key_rows, key_rows, kj < k_len, False, True)
-        elif ALIGNED:  # every distance occurs once in a row
-            tl.store(key_rows[:, None] + entry, grad_logits, mask=inside)
-        else:
-            tl.atomic_add(key_rows[:, None] + entry, grad_logits, mask=inside)
+        pull_to_rows(grad_logits, distance, in_rows, in_columns, rows, row_len, row_lo, ALIGNED, ORDERED)
     return past, future
 
 
@@ -51,7 +42,7 @@ def _pull_to_key_rows(
 def _pull_to_keys(
     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, start, end,
     q_ptr, grad_ptr, level_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, q_pos_ptr, k_pos_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
@@ -59,15 +50,14 @@ def _pull_to_keys(
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
-    GRAD_KEY_ROW: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr,
-    SHORT: tl.constexpr, PART: tl.constexpr,
+    GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
     d, dv, rows = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M)
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
-    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for m0 in tl.range(start, end, M, num_stages=STAGES):
         qi = m0 + rows
@@ -99,7 +89,7 @@ def _pull_to_keys(
                     slope * LOG2E, rows[None, :], first, q_pos, ALIGNED
                 )  # `row_term`
         logits = tile_logits(
-            scores, qi[None, :], kj[:, None], q_pos, k_pos, line, far_entry,
+            scores, qi[None, :], kj[:, None], q_pos, k_pos, line,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
@@ -123,8 +113,12 @@ def _pull_to_keys(
             grad_key += tl.sum(grad_logits, 1)
         if GRAD_KEY_ROW:
             past, future = _pull_to_key_rows(
-                past, future, grad_logits, q_pos - k_pos, qi, kj, grad_key_row_ptr,
-                row_len, row_lo, q_len, k_len, ALIGNED, ORDERED, FAR,
+                past, future, grad_logits, q_pos - k_pos, kj < k_len, qi < q_len,
+                grad_key_row_ptr + kj.to(tl.int64) * row_len, row_len, row_lo, ALIGNED, ORDERED, FAR,
+            )  # fmt: skip
+        if SCATTER and FAR == 0:
+            pull_to_table(
+                grad_logits, q_pos - k_pos, kj < k_len, qi < q_len, grad_table_ptr, table_len, table_lo, ORDERED
             )  # fmt: skip
         if GRAD_SLOPE:
             span = positions_times(1.0, rows[None, :], first, q_pos, ALIGNED) - k_pos.to(tl.float32)
@@ -139,7 +133,7 @@ def _pull_to_keys(
 @triton.jit
 def _attention_bwd_kv_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr,
-    grad_key_row_ptr, past_ptr, future_ptr, grad_slope_ptr,
+    grad_key_row_ptr, grad_table_ptr, grad_slope_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
@@ -148,15 +142,15 @@ def _attention_bwd_kv_kernel(
     key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
     q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
-    far_lo, far_hi, window,
+    far_lo, far_hi, window, levels,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
-    GRAD_KEY_ROW: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr, EVEN: tl.constexpr,
-    SHORT: tl.constexpr,
+    GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
@@ -207,6 +201,8 @@ def _attention_bwd_kv_kernel(
         past = tl.zeros([N], dtype=tl.float32)
         future = tl.zeros([N], dtype=tl.float32)
         grad_slope = tl.zeros([N], dtype=tl.float32)
+        # Added up in order, every tile has a table of its own.
+        own_table = (b64 * tl.num_programs(1) + tile) * heads if ORDERED else 0
         for part in tl.static_range(5):
             first, last = start, full_start
             if part == 1:
@@ -221,27 +217,33 @@ def _attention_bwd_kv_kernel(
                 part == 0 or part == 2 or part == 4
                 or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
             ):  # fmt: skip
+                part_level_ptr = level_ptr + bh64 * q_len
+                if (TABLE or ROW) and (part == 1 or part == 3):
+                    part_level_ptr += levels
+                    if part == 1:
+                        part_level_ptr += levels
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
                     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
-                    level_ptr + bh64 * q_len, shared_ptr + bh64 * q_len,
+                    part_level_ptr, shared_ptr + bh64 * q_len,
                     q_stride, grad_stride, kj, ref, slope, seed,
                     table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
                     row_ptr + b64 * row_batch + h64 * q_len * row_len,
                     key_row_ptr + b64 * key_row_batch + h64 * k_len * row_len,
-                    grad_key_row_ptr + bh64 * k_len * row_len, q_pos_ptr, k_pos_ptr,
+                    grad_key_row_ptr + bh64 * k_len * row_len,
+                    grad_table_ptr + (own_table + h64) * table_len, q_pos_ptr, k_pos_ptr,
                     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                     HEAD_DIM, V_DIM, D, DV, M,
                     LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
                     CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
-                    ORDERED, GRAD_SLOPE, EVEN, SHORT, part,
+                    SCATTER, ORDERED, GRAD_SLOPE, EVEN, SHORT, part,
                 )  # fmt: skip
         if GRAD_KEY:
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)
         if GRAD_KEY_ROW:
-            tl.store(past_ptr + bh64 * k_len + kj, past, mask=in_rows)
-            tl.store(future_ptr + bh64 * k_len + kj, future, mask=in_rows)
+            key_rows = grad_key_row_ptr + (bh64 * k_len + kj) * row_len
+            pull_to_ends(past, future, in_rows, key_rows, row_len)
         if GRAD_SLOPE:
             share = tl.sum(tl.where(in_rows, grad_slope, 0.0), 0)
             tl.store(grad_slope_ptr + bh64 * tl.num_programs(1) + tile, share)

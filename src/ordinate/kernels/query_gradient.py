@@ -15,10 +15,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .in_order import add_in_order
+from .by_distance import pull_to_ends, pull_to_rows
 from .tiles import (
     LOG2E,
-    far_table_entry,
+    far_term,
     kept,
     key_ranges,
     line_over_keys,
@@ -34,13 +34,17 @@ from .tiles import (
 
 @triton.jit
 def _shared_kernel(
-    out_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, level_ptr,
-    out_batch, out_head, out_stride, grad_batch, grad_head, grad_stride, heads, q_len,
+    out_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, level_ptr, table_ptr, row_ptr,
+    out_batch, out_head, out_stride, grad_batch, grad_head, grad_stride, row_batch, heads, q_len,
+    table_len, row_len, levels,
     V_DIM: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, GRAD_LSE: tl.constexpr,
+    TABLE: tl.constexpr, ROW: tl.constexpr,
 ):  # fmt: skip
     """``shared = grad·out - grad_lse`` for each query, and the level of its logits: their logsumexp in units of log 2.
 
-    A query that sees nothing gets an infinite level, beside which all weights vanish.
+    A query that sees nothing gets an infinite level, beside which all weights vanish. With a table or rows there are
+    two more levels, each ``levels`` numbers further on: past their end, and before their start, one number would be
+    added to all logits of a query, and is taken off its level instead.
     """
     tile, bh = tile_and_head()
     b, h = bh // heads, bh % heads
@@ -65,16 +69,22 @@ def _shared_kernel(
         shared -= tl.load(grad_lse_ptr + place, mask=qi < q_len, other=0.0)
     tl.store(shared_ptr + place, shared, mask=qi < q_len)
     lse = tl.load(lse_ptr + place, mask=qi < q_len, other=0.0)
-    tl.store(
-        level_ptr + place, tl.where(lse == float("-inf"), float("inf"), lse * LOG2E), mask=qi < q_len
-    )
+    level = tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+    tl.store(level_ptr + place, level, mask=qi < q_len)
+    if TABLE or ROW:
+        table_ptr += h64 * table_len
+        row_ptr += b64 * row_batch + h64 * q_len * row_len
+        past = far_term(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, 1)
+        future = far_term(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, -1)
+        tl.store(level_ptr + levels + place, level - past, mask=qi < q_len)
+        tl.store(level_ptr + levels + levels + place, level - future, mask=qi < q_len)
 
 
 @triton.jit
 def _pull_to_queries(
-    grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, level, shared, start, end,
+    grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
@@ -82,15 +92,14 @@ def _pull_to_queries(
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
-    GRAD_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr,
-    SHORT: tl.constexpr, PART: tl.constexpr,
+    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr,
+    PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
-    far_entry = far_table_entry(table_ptr, table_len, TABLE, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
@@ -112,7 +121,7 @@ def _pull_to_queries(
             q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
         )
         logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, line, far_entry,
+            scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
@@ -129,16 +138,14 @@ def _pull_to_queries(
             grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
         grad_logits = weights * (grad_weights - shared[:, None])
         if BALANCED:
-            total += tl.sum(grad_logits, 1)
+            pull = tl.sum(grad_logits, 1)
+            total += pull
         if ENDS:
             if FAR == 1:
-                past += tl.sum(grad_logits, 1)
-                if BALANCED:
-                    past_weight += tl.sum(weights, 1)
+                past += pull
             elif FAR == -1:
-                future += tl.sum(grad_logits, 1)
-                if BALANCED:
-                    future_weight += tl.sum(weights, 1)
+                future += pull
+                future_weight += tl.sum(weights, 1)
             else:
                 distance = q_pos - k_pos
                 if TABLE:
@@ -149,35 +156,24 @@ def _pull_to_queries(
                 is_future = (distance <= lo) & (distance < hi)
                 past += tl.sum(tl.where(is_past, grad_logits, 0.0), 1)
                 future += tl.sum(tl.where(is_future, grad_logits, 0.0), 1)
-                if BALANCED:
-                    past_weight += tl.sum(tl.where(is_past, weights, 0.0), 1)
-                    future_weight += tl.sum(tl.where(is_future, weights, 0.0), 1)
-                inside = (
-                    (distance > lo) & (distance < hi) & (qi[:, None] < q_len) & (kj[None, :] < k_len)
-                )
-                entry = distance - lo
-                rows = grad_row_ptr + qi.to(tl.int64) * row_len
-                if ORDERED:
-                    add_in_order(
-                        grad_logits, entry, inside, grad_table_ptr, rows, qi < q_len, SCATTER, GRAD_ROW
-                    )
-                elif SCATTER:
-                    tl.atomic_add(grad_table_ptr + entry, grad_logits, mask=inside)
-                if GRAD_ROW and ALIGNED:  # every distance occurs once in a row
-                    tl.store(rows[:, None] + entry, grad_logits, mask=inside)
-                elif GRAD_ROW and not ORDERED:
-                    tl.atomic_add(rows[:, None] + entry, grad_logits, mask=inside)
+                near_weight += tl.sum(tl.where(is_past | is_future, 0.0, weights), 1)
+                future_weight += tl.sum(tl.where(is_future, weights, 0.0), 1)
+                if GRAD_ROW:
+                    pull_to_rows(
+                        grad_logits, distance, qi < q_len, kj < k_len, grad_row_ptr + qi.to(tl.int64) * row_len,
+                        row_len, row_lo, ALIGNED, ORDERED,
+                    )  # fmt: skip
         grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
         grad_q = tl.dot(
             grad_scores.to(k_tile.dtype), tl.trans(k_tile), grad_q, input_precision=PRECISION
         )
-    return grad_q, total, past, future, past_weight, future_weight
+    return grad_q, total, past, future, near_weight, future_weight
 
 
 @triton.jit
 def _attention_bwd_q_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
-    grad_table_ptr, past_ptr, future_ptr,
+    past_ptr, future_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
@@ -185,22 +181,22 @@ def _attention_bwd_q_kernel(
     key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
     q_token_batch, k_token_batch, range_batch, padding_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
-    far_lo, far_hi, window,
+    far_lo, far_hi, window, levels,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
-    GRAD_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr,
-    GRAD_LSE: tl.constexpr, SHORT: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE: tl.constexpr,
+    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
-    tiles = tl.num_programs(1)
+    ENDS: tl.constexpr = GRAD_TABLE or GRAD_ROW
     tile, bh = tile_and_head()
-    tile = tiles - 1 - tile  # under a causal mask the last has most to do
+    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
     m0 = tile * M
     qi = m0 + tl.arange(0, M)
@@ -216,8 +212,6 @@ def _attention_bwd_q_kernel(
     row_ptr += b64 * row_batch + h64 * q_len * row_len
     key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     grad_row_ptr += bh64 * q_len * row_len
-    # Added up in order, every tile has a table of its own.
-    grad_table_ptr += (((b64 * tiles + tile) * heads if ORDERED else 0) + h64) * table_len
     q_pos_ptr += b64 * q_pos_batch
     k_pos_ptr += b64 * k_pos_batch
     q_index_ptr += b64 * q_token_batch
@@ -243,8 +237,9 @@ def _attention_bwd_q_kernel(
         seed = tl.load(seed_ptr) + bh
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
-    level = tl.load(level_ptr + bh64 * q_len + qi, mask=in_rows, other=float("inf"))
-    level += row_term(q_pos, slope, LINEAR, SYMMETRIC)
+    level_ptr += bh64 * q_len + qi
+    line_at_query = row_term(q_pos, slope, LINEAR, SYMMETRIC)
+    near_level = tl.load(level_ptr, mask=in_rows, other=float("inf")) + line_at_query
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
     start, full_start, past_end, future_start, full_end, end = key_ranges(
@@ -256,7 +251,7 @@ def _attention_bwd_q_kernel(
     total = tl.zeros([M], dtype=tl.float32)
     past = tl.zeros([M], dtype=tl.float32)
     future = tl.zeros([M], dtype=tl.float32)
-    past_weight = tl.zeros([M], dtype=tl.float32)
+    near_weight = tl.zeros([M], dtype=tl.float32)
     future_weight = tl.zeros([M], dtype=tl.float32)
     for part in tl.static_range(5):
         first, last = start, full_start
@@ -272,15 +267,21 @@ def _attention_bwd_q_kernel(
             part == 2 or part == 4 or (part == 0 and WINDOWED)
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
         ):  # fmt: skip
-            grad_q, total, past, future, past_weight, future_weight = _pull_to_queries(
-                grad_q, total, past, future, past_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
+            level = near_level
+            if (TABLE or ROW) and (part == 1 or part == 3):
+                beyond = level_ptr + levels
+                if part == 3:
+                    beyond += levels
+                level = tl.load(beyond, mask=in_rows, other=float("inf")) + line_at_query
+            grad_q, total, past, future, near_weight, future_weight = _pull_to_queries(
+                grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
+                table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW, SCATTER,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW,
                 ORDERED, BALANCED, SHORT, part,
             )  # fmt: skip
     tl.store(
@@ -293,8 +294,12 @@ def _attention_bwd_q_kernel(
         if GRAD_LSE:
             surplus -= tl.load(grad_lse_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
         tl.store(shared_ptr + bh64 * q_len + qi, shared + surplus, mask=in_rows)
+        # Weights add up to one; most of them are past the end, where they need not be summed.
+        past_weight = tl.where(near_level == float("inf"), 0.0, 1.0 - near_weight - future_weight)
         past -= surplus * past_weight
         future -= surplus * future_weight
-    if ENDS:
+    if GRAD_TABLE:
         tl.store(past_ptr + bh64 * q_len + qi, past, mask=in_rows)
         tl.store(future_ptr + bh64 * q_len + qi, future, mask=in_rows)
+    if GRAD_ROW:
+        pull_to_ends(past, future, in_rows, grad_row_ptr + qi.to(tl.int64) * row_len, row_len)

@@ -89,7 +89,7 @@ def _table_grad_kernel(
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
         line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
         logits = tile_logits(
-            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line, 0.0,
+            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0,

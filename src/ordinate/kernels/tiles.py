@@ -120,17 +120,18 @@ def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, line, far_entry, table_ptr, key_ptr, row_ptr, key_row_ptr,
+    scores, qi, kj, q_pos, k_pos, line, table_ptr, key_ptr, row_ptr, key_row_ptr,
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
     PACKED: tl.constexpr = False,
 ):  # fmt: skip
-    """Scaled scores plus bias. A line's share of the query, constant along its row, is `row_term`'s.
+    """Scaled scores plus bias, but for what is constant along a query's row.
 
-    FAR says on which side of the tables all of a tile's distances lie: 1 past their end, -1 before
-    their start, 0 neither, so that each must be looked up. PACKED says that rows are of several heads: what
-    is a number for each key otherwise is then one for each pair.
+    Of a line that is `row_term`. FAR says on which side of the tables all of a tile's distances lie: 1 past their
+    end, -1 before their start, 0 neither, so that each must be looked up; where it is not 0, a table and rows of
+    queries have one number for the whole row, `far_term`. PACKED says that rows are of several heads: what is a number
+    for each key otherwise is then one for each pair.
     """
     if SOFTCAP:
         logits = softcap * LOG2E * tanh(scores * (scale / softcap))
@@ -143,22 +144,13 @@ def tile_logits(
             logits += lookup(key_ptr + tl.minimum(kj, k_len - 1)) * LOG2E
         else:
             logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
-    if TABLE:
-        if FAR != 0:
-            logits += far_entry
-        else:
-            index = tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
-            logits += lookup(table_ptr + index) * LOG2E
-    if ROW:
-        row = row_ptr + qi.to(tl.int64) * row_len
-        if FAR == 1:
-            logits += tl.load(row + row_len - 1, mask=qi < q_len, other=0.0) * LOG2E
-        elif FAR == -1:
-            logits += tl.load(row, mask=qi < q_len, other=0.0) * LOG2E
-        else:
-            index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
-            row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
-            logits += lookup(row + index) * LOG2E
+    if TABLE and FAR == 0:
+        index = tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
+        logits += lookup(table_ptr + index) * LOG2E
+    if ROW and FAR == 0:
+        index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
+        row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
+        logits += lookup(row + index) * LOG2E
     if KEY_ROW:  # as long as the rows of queries, and looked up from the other side
         row = key_row_ptr + tl.minimum(kj, k_len - 1).to(tl.int64) * row_len
         if FAR == 1:
@@ -173,14 +165,18 @@ def tile_logits(
 
 
 @triton.jit
-def far_table_entry(table_ptr, table_len, TABLE: tl.constexpr, FAR: tl.constexpr):
-    """The one entry that serves tiles beyond a table's end (FAR 1) or start (FAR -1)."""
-    if TABLE and FAR == 1:
-        return tl.load(table_ptr + table_len - 1) * LOG2E
-    elif TABLE and FAR == -1:
-        return tl.load(table_ptr) * LOG2E
-    else:
-        return 0.0
+def far_term(
+    qi, q_len, table_ptr, table_len, row_ptr, row_len,
+    TABLE: tl.constexpr, ROW: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
+    """What a table and rows of queries add to all logits of a query beyond their end (FAR 1) or start (FAR -1)."""
+    term = 0.0
+    if TABLE and FAR != 0:
+        term += tl.load(table_ptr + (table_len - 1 if FAR == 1 else 0)) * LOG2E
+    if ROW and FAR != 0:
+        row = row_ptr + qi.to(tl.int64) * row_len
+        term += tl.load(row + (row_len - 1 if FAR == 1 else 0), mask=qi < q_len, other=0.0) * LOG2E
+    return term
 
 
 @triton.jit
