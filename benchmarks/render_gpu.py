@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 ATTENTION = HERE / "results" / "gpu_attention.json"
 ROPE = HERE / "results" / "gpu_rope.json"
 MODELS = HERE / "results" / "gpu_models.json"
+TRAINING = HERE / "results" / "gpu_training.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- begin: gpu -->", "<!-- end: gpu -->"
 
@@ -28,6 +29,8 @@ def rendered(page: str) -> str:
     parts = [_attention(json.loads(ATTENTION.read_text())), _rope(json.loads(ROPE.read_text()))]
     if MODELS.exists():
         parts.append(models(json.loads(MODELS.read_text())))
+    if TRAINING.exists():
+        parts.append(training(json.loads(TRAINING.read_text())))
     return before + "\n".join((BEGIN, "\n\n".join(parts), END)) + after
 
 
@@ -40,6 +43,11 @@ def _measured(environment: dict[str, str]) -> str:
         f"{environment['date']}, commit {environment['commit'][:12]}. {environment['gpu']}, "
         f"torch {environment['torch']}, Triton {environment['triton']}."
     )
+
+
+def _of_another_run(row: dict[str, Any]) -> str:
+    """Rows that were not measured again name their commit."""
+    return f" (at commit {row['commit'][:12]})" if "commit" in row else ""
 
 
 def _attention(record: dict[str, Any]) -> str:
@@ -90,7 +98,7 @@ def _attention_table(
     for row in sorted(rows, key=lambda row: (row["kind"] != "none", row["kind"])):
         forward, both = row["forward_ms"], row["forward_backward_ms"]
         device = f"{row['device_ms']:.3f}" if "device_ms" in row else "–"  # not in earlier records
-        by = row["name"] + (f" (at commit {row['commit'][:12]})" if "commit" in row else "")
+        by = row["name"] + _of_another_run(row)
         lines.append(
             f"| {row['kind']} | {by} | {forward:.3f} | {forward / floor['forward_ms']:.2f} | "
             f"{row['forward_TFLOPs']:.0f} | {both:.3f} | {device} | "
@@ -127,17 +135,33 @@ def models(record: dict[str, Any]) -> str:
         "|---|---:|---|---:|---:|---:|",
     ]
     for row in record["rows"]:
-        head = f"| {row['model']} | {row['length']} | {row['by']} | "
+        head = f"| {row['model']} | {row['length']} | {row['by']}{_of_another_run(row)} | "
         if "error" in row:
             reason = "out of memory" if "OutOfMemory" in row["error"] else row["error"]
-            if "commit" in row:  # the device's time was up, and the row is of an earlier run
-                reason += f" (at commit {row['commit'][:12]})"
             lines.append(f"{head}{reason} | | |")
         else:
             peak = "" if row["peak_GiB"] is None else f"{row['peak_GiB']:.1f}"
             lines.append(f"{head}{row['step_ms']:.1f} | {row['tokens_per_second']:.0f} | {peak} |")
     title = _head("Whole models on a GPU, bfloat16, one training step of batch 1", environment)
     return f"{title} transformers {environment['transformers']}.\n\n" + "\n".join(lines)
+
+
+def training(record: dict[str, Any]) -> str:
+    """How fast the lab's model trains with each encoding."""
+    first, second = record["lengths"]
+    lines = [
+        f"| encoding | tokens/s at {first['length']:,} | of none | tokens/s at {second['length']:,} | of none |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for short, long in zip(first["rows"], second["rows"], strict=True):
+        cells = (f"{row['tokens_per_second']:,.0f} | {row['relative']:.3f}" for row in (short, long))
+        lines.append(f"| {short['arm']}{_of_another_run(short)} | {' | '.join(cells)} |")
+    title = _head("Training on a GPU", record["environment"])
+    about = (
+        "The lab's model of the `gpu` preset (8 layers of 512, compiled, bfloat16, 32,768 tokens a step), all models in "
+        "one process, a few steps of each in turn. Rows of another run are relative to `none` of that run."
+    )
+    return f"{title}\n\n{about}\n\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":
