@@ -158,8 +158,8 @@ def training(record: dict[str, Any]) -> str:
         lines.append(f"| {short['arm']}{_of_another_run(short)} | {' | '.join(cells)} |")
     title = _head("Training on a GPU", record["environment"])
     about = (
-        "The lab's model of the `gpu` preset (8 layers of 512, compiled, bfloat16, 32,768 tokens a step), all models in "
-        "one process, a few steps of each in turn. Rows of another run are relative to `none` of that run."
+        "The lab's model of the `gpu` preset (8 layers of 512, compiled, bfloat16, 32,768 tokens a step), all models "
+        "in one process, a few steps of each in turn. Rows of another run are relative to `none` of that run."
     )
     return f"{title}\n\n{about}\n\n" + "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def stretch(losses: Losses) -> str:
     """Where the loss is a tenth above that at the training length, on a straight line over log length."""
     lengths = list(losses)
     limit = losses[lengths[0]] * (1 + LOSS_RISE)
-    for last, length in zip(lengths, lengths[1:], strict=False):
+    for last, length in itertools.pairwise(lengths):
         if losses[length] > limit:
             share = (limit - losses[last]) / (losses[length] - losses[last])
             return f"{last / lengths[0] * (length / last) ** share:.2g}×"
