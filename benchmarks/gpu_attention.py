@@ -45,6 +45,7 @@ DECODING = (  # batch, heads, heads of keys, keys, head_dim
     (1, 16, 16, 4096, 64),
 )
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+_SMALL_TILES = {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1}  # of FlexAttention
 
 
 class Kerple(PositionEncoding):
@@ -175,13 +176,17 @@ def _shaw_einsum(heads: int, length: int, dim: int) -> Candidate:
 
 
 def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Candidate:
-    """FlexAttention at its best known: the buckets expanded to a vector over distances first."""
+    """FlexAttention at its best known: the buckets expanded to a vector over distances first.
+
+    With its default tiles it does not compile, for want of shared memory; small ones do.
+    """
     vector = nn.Parameter(torch.randn(heads, length, device="cuda") * 0.02)
-    mode = {"mode": "max-autotune-no-cudagraphs"} if autotuned else {}
+    tuned = {"compile": {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}}
     attend = flex(
-        lambda s, b, h, q, k: s + vector[h, (q - k).clamp(min=0)], length,
-        compile={"dynamic": False, **mode},
-    )  # fmt: skip
+        lambda s, b, h, q, k: s + vector[h, (q - k).clamp(min=0)],
+        length,
+        **(tuned if autotuned else _SMALL_TILES),
+    )
     name = "FlexAttention, vector, autotuned" if autotuned else "FlexAttention, vector"
     return Candidate(name, "T5 learned", False, attend, [vector], 5)
 
@@ -189,8 +194,9 @@ def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Ca
 def _flex_learned_as_written(heads: int, length: int) -> Candidate:
     table = nn.Parameter(torch.randn(32, heads, device="cuda") * 0.02)
     buckets = ordinate.T5Bias(heads).buckets(torch.arange(length)).to("cuda")
-    small = {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1}
-    attend = flex(lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h], length, **small)
+    attend = flex(
+        lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h], length, **_SMALL_TILES
+    )
     return Candidate("FlexAttention, as written", "T5 learned", False, attend, [table], 1)
 
 

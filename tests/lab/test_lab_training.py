@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import random
@@ -19,6 +20,7 @@ from lab_cases import numbers, some_text, tiny, users_environment
 
 from ordinate.lab import checkpoint, train
 from ordinate.lab.build import learning_rate, make_model, make_optimizer, make_task
+from ordinate.lab.corpus import load_corpus
 from ordinate.lab.progress import PlainProgress, Progress
 from ordinate.lab.records import Mark, read_run
 from ordinate.lab.train import train_and_evaluate
@@ -417,6 +419,20 @@ def test_plain_progress_tells_where_it_is(tmp_path, capsys):
     assert any("rope-0: training 10/12, loss" in line and "tokens/s" in line for line in lines)
     assert any("left" in line for line in lines)
     assert any(line.startswith("rope-0: testing 2/2") for line in lines)
+    assert not any("control" in line for line in lines)
+
+
+def test_progress_moves_while_the_control_is_computed(tmp_path, capsys):
+    """It takes longer than all other tests together."""
+    text = some_text(tmp_path / "text", size=60_000)
+    config = tiny(task="language", text=(text,), lengths=(8, 512), evaluation_tokens=8192)
+    config = dataclasses.replace(config, corpus=load_corpus(config.text).fingerprint)
+    train_and_evaluate(config, tmp_path / "rope-0", PlainProgress(every=0.0))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "rope-0: control" in line]
+    done = [int(line.split("control ")[1].split("/")[0]) for line in lines]
+    assert len(done) > 3
+    assert done == sorted(done)
+    assert 0 < done[1] < done[-1]
 
 
 # With real processes and real kills.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,22 +80,30 @@ def evaluate(
 
 
 def windowed_losses(
-    model: nn.Module, task: Task, config: RunConfig
+    model: nn.Module,
+    task: Task,
+    config: RunConfig,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float[Tensor, "stretches targets"] | None:
     """The control: the loss of every so many targets with exactly the last training length of tokens in view.
 
     A model that makes use of more has a lower loss where it sees more. None for problems, whose answers
     need the whole of the question.
+
+    Args:
+        tell: Called with the number of targets that are done, 0 first, and of all there are.
     """
     if not isinstance(task, Language):
         return None
     tokens, targets = task.windows(config)
     rows = max(1, _TOKENS_A_PASS[config.device] // config.train_length)
-    losses = []
+    losses: list[Tensor] = []
+    tell(0, len(targets))
     with torch.no_grad(), _autocast(config):
         for window, target in zip(tokens.split(rows), targets.split(rows), strict=True):
             logits = model(window.to(config.device))[:, -1:]
             losses.append(token_losses(logits, target[:, None].to(config.device)).double().cpu())
+            tell(sum(map(len, losses)), len(targets))
     return torch.cat(losses).view(len(task.stretches(config)), -1)
 
 

@@ -256,9 +256,9 @@ class _Run:
         config, wanted = self.config, self.config.tests()
         tests = self.task.test_sequences(config, config.train_length)
         self._append(kind="baseline", **self.task.baseline(tests)._asdict())
-        self.progress.begin(self.directory.name, "testing", len(wanted))
         plain = self.model.encoding
-        control = windowed_losses(self.model, self.task, config)
+        control = windowed_losses(self.model, self.task, config, self._tell_of_control)
+        self.progress.begin(self.directory.name, "testing", len(wanted))
         for count, (scaling, length) in enumerate(wanted, 1):
             if scaling is not None:
                 self.model.encoding = make_encoding(f"{config.spec}+{scaling}", config).to(config.device)
@@ -267,6 +267,13 @@ class _Run:
             self.model.encoding = plain
             self.progress.update(count, _brief(length, measured))
         self.progress.end()
+
+    def _tell_of_control(self, done: int, total: int) -> None:
+        if done == 0:
+            self.progress.begin(self.directory.name, "control", total)
+        self.progress.update(done)
+        if done == total:
+            self.progress.end()
 
     def _cost(self) -> dict[str, Any]:
         config = self.config
