@@ -84,6 +84,37 @@ def test_nan_is_an_infinite_error():
     assert measure.worst_error(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")
 
 
+def test_training_speeds_are_relative_to_the_first_arm():
+    import gpu_training
+
+    tiny = {"d_model": 32, "num_layers": 1, "num_heads": 2, "batch": 2}
+    on_a_cpu = {"device": "cpu", "dtype": "float32", "compile": False}
+    found = gpu_training.measure(["none", "t5", "shaw:max_distance=8"], 64, 3, 1, **tiny, **on_a_cpu)
+    assert [row["arm"] for row in found["rows"]] == ["none", "t5", "shaw:max_distance=8"]
+    assert found["rows"][0]["relative"] == 1.0
+    assert all(row["tokens_per_second"] > 0 and row["relative"] > 0 for row in found["rows"])
+
+
+def test_rows_of_peers_stay_with_their_commit_and_ours_do_not():
+    pytest.importorskip("triton", reason="Triton has the clock of the GPU benchmarks")
+    import gpu_attention
+
+    shape = {
+        "environment": {"commit": "abc"},
+        "rows": [
+            {"name": "cuDNN", "kind": "none", "forward_ms": 1.0},
+            {"name": "ordinate", "kind": "none", "forward_ms": 1.0},
+            {"name": "FlexAttention", "kind": "ALiBi", "forward_ms": 2.0, "commit": "older"},
+            {"name": "einsum", "error": "out of memory"},
+        ],
+    }
+    kept = gpu_attention._earlier_rows(shape)
+    assert [(row["name"], row["commit"]) for row in kept] == [
+        ("cuDNN", "abc"),
+        ("FlexAttention", "older"),
+    ]
+
+
 @pytest.mark.slow
 def test_every_kind_of_case_runs_at_tiny_sizes(tmp_path):
     pytest.importorskip("rotary_embedding_torch", reason="peers of the bench extra")
