@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python3 benchmarks/gpu_training.py --out DIR [--arms SPEC …] [--lengths LENGTH …] [--prepare]
 
-The model, its sizes, dtype and compilation are those of ``ordinate compare --preset gpu``; only the length of
-a sequence differs, and the batch with it, for as many tokens a step. All models stand ready, and each round gives
-each some steps, in a new order. ``--prepare`` compiles all arms, each in a process of its own, and times nothing.
+The model, its sizes, dtype and compilation are those of ``ordinate compare --preset gpu``, and so is the attention,
+which is ours for all arms, without a bias too; only the length of a sequence differs, and the batch with it, for as
+many tokens a step. All models stand ready, and each round gives each some steps, in a new order. ``--prepare``
+compiles all arms, each in a process of its own, and times nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def config_of(spec: str, length: int, **changes: Any) -> RunConfig:
 def training_step(config: RunConfig) -> Callable[[], None]:
     """One step of training after the other, on the same batch."""
     model = make_model(config).to(config.device)
-    trained: nn.Module = torch.compile(model, dynamic=False) if config.compile else model  # type: ignore[assignment]
+    trained: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
     optimizer = make_optimizer(model, config)
     batch = make_task(config).training_batch(0, 0, config.batch, config.train_length)
     tokens, targets = (part.to(config.device) for part in batch)
@@ -82,6 +83,7 @@ def _wait(config: RunConfig) -> None:
 
 def measure(arms: list[str], length: int, rounds: int, steps: int, **changes: Any) -> dict[str, Any]:
     """Every arm at one length; the first is what the others are compared with."""
+    torch.compiler.reset()  # at another length it would compile for any
     configs = {spec: config_of(spec, length, **changes) for spec in arms}
     running = {spec: training_step(config) for spec, config in configs.items()}
     for spec, step in running.items():
@@ -91,15 +93,18 @@ def measure(arms: list[str], length: int, rounds: int, steps: int, **changes: An
     for _ in range(rounds):
         for spec in order.sample(arms, len(arms)):
             speeds[spec].append(timed(running[spec], steps, configs[spec]))
-    # A slow moment of the machine falls on all arms of a round alike.
-    relative = {
-        spec: statistics.median(a / b for a, b in zip(speeds[spec], speeds[arms[0]], strict=True))
-        for spec in arms
-    }
-    rows = [
-        {"arm": spec, "tokens_per_second": statistics.median(speeds[spec]), "relative": relative[spec]}
-        for spec in arms
-    ]
+    rows = []
+    for spec in arms:
+        # A slow moment of the machine falls on all arms of a round alike.
+        ratios = sorted(a / b for a, b in zip(speeds[spec], speeds[arms[0]], strict=True))
+        rows.append(
+            {
+                "arm": spec,
+                "tokens_per_second": statistics.median(speeds[spec]),
+                "relative": statistics.median(ratios),
+                "middle_half": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+            }
+        )
     return {"length": length, "batch": configs[arms[0]].batch, "rounds": rounds, "rows": rows}
 
 
@@ -110,8 +115,9 @@ def prepare(arguments: argparse.Namespace) -> None:
     command += ["--lengths", *lengths, "--arms"]
     few_threads = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "2"}
     running = [subprocess.Popen([*command, spec], env=few_threads) for spec in arguments.arms]
-    for process in running:
-        process.wait()
+    failed = [spec for spec, process in zip(arguments.arms, running, strict=True) if process.wait()]
+    if failed:
+        raise SystemExit(f"not compiled: {', '.join(failed)}")
 
 
 def main() -> None:
@@ -119,17 +125,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--arms", nargs="*", default=list(ARMS))
     parser.add_argument("--lengths", nargs="*", type=int, default=list(LENGTHS))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="0 takes one step of each and records nothing"
+    )
     parser.add_argument("--steps", type=int, default=4, help="of each arm in each round")
     parser.add_argument("--prepare", action="store_true")
     arguments = parser.parse_args()
     if arguments.prepare:
         prepare(arguments)
         return
-    # One form of the code for every arm and length, where 8 would be the most.
-    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.recompile_limit = (
+        64  # one compiled form for every arm, where 8 would be the most
+    )
+    torch.use_deterministic_algorithms(PRESETS["gpu"].config().deterministic, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if not arguments.rounds:
         for length in arguments.lengths:
+            torch.compiler.reset()
             for spec in arguments.arms:
                 training_step(config_of(spec, length))()
         return

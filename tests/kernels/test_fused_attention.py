@@ -314,6 +314,25 @@ def test_the_rounding_of_the_output_does_not_reach_the_gradient_of_a_table(bias,
         assert worst < 1e-5, name
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("options", [{"window": 9}, {}], ids=["window", "short"])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_entries_that_no_pair_sees_get_no_gradient_at_all(size, options, dtype, device):
+    """Optimizers that divide by the size of a gradient would move them as far as any other, by rounding alone."""
+    q, k, v = (torch.randn(1, 2, 35, 16).to(device, dtype) for _ in range(3))
+    encoding = ordinate.ClippedBias(2, 40).to(device)
+    torch.nn.init.normal_(encoding.weight, std=size)
+    out, lse = ordinate.attention(
+        q, k, v, encoding, causal=True, return_lse=True, impl="fused", **options
+    )
+    (out.float().square().sum() + lse.sum()).backward()
+    assert encoding.weight.grad is not None
+    seen = torch.zeros(81, dtype=torch.bool, device=device)
+    seen[40 : 40 + options.get("window", 35)] = True  # from distance 0 on
+    assert encoding.weight.grad[seen].any()
+    assert not encoding.weight.grad[~seen].any()
+
+
 def _packed(sequences, heads, head_dim, device) -> Tensor:
     return torch.randn(sum(sequences), heads, head_dim).to(device).requires_grad_()
 

@@ -22,7 +22,7 @@ def test_what_holds_breaks_and_is_refused_is_said_with_its_numbers(tmp_path):
     write_sweep(tmp_path)
     text = said(tmp_path)["Length"]
     assert "Within 10 % of its in-length loss at 8× the training length: alibi (−1.2 % ± " in text
-    assert "rope leaves after 1.5× (+48.0 % ± " in text
+    assert "rope leaves after 1.54× (+48.0 % ± " in text
     assert f"learned gives no answer from 96 tokens on: “{REFUSED}”." in text
     assert headline(summary_of(tmp_path)).startswith("alibi and clipped:max_distance=16 hold at 8×")
 
@@ -41,7 +41,9 @@ def test_an_arm_that_left_the_limit_and_came_back_is_said_to_have_done_so(tmp_pa
     write_sweep(tmp_path, ["alibi"], seeds=(0,), extensions=())
     change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.6, 256: 1.6})
     assert verdict(summary_of(tmp_path).arms[0], 512) == "returned"
-    assert "alibi leaves after 1.6×, and is back within the limit (+0.0 % ± " in said(tmp_path)["Length"]
+    assert (
+        "alibi leaves after 1.57×, and is back within the limit (+0.0 % ± " in said(tmp_path)["Length"]
+    )
     assert "Too close" not in said(tmp_path)["Length"]
     assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
 
@@ -148,6 +150,25 @@ def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     )
 
 
+def test_an_arm_trained_past_its_best_is_named_with_the_step_and_the_loss_on_its_own_text(tmp_path):
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0,))
+    assert "past their best" not in said(tmp_path)["Training"]
+
+    def overfitted(line):
+        if line["kind"] == "validation":
+            return {**line, "loss": {20: 1.0, 40: 1.02}.get(line["step"], 1.1)}
+        return {**line, "loss": 0.5} if line["kind"] == "train" else line
+
+    rewrite(tmp_path / "runs/alibi-0", overfitted)
+    text = said(tmp_path)["Training"]
+    assert (
+        "Trained past their best: the validation loss was lower before the end for alibi (+2.0 % since step 20)."
+        in text
+    )
+    assert "At the end the loss is 0.500 to" in text
+    assert headline(summary_of(tmp_path)).endswith("Some were trained past their best.")
+
+
 def test_without_an_earlier_validation_it_cannot_be_told_whether_training_was_cut_short(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,), validate_every=40)
     assert "Whether an arm was cut short cannot be told" in said(tmp_path)["Training"]
@@ -167,7 +188,7 @@ def test_tasks_are_judged_by_right_answers(tmp_path):
     text = said(tmp_path)
     assert "Within 10 points of its in-length accuracy at 8×" in text["Length"]
     assert "alibi (98 → 94 % right)" in text["Length"]
-    assert "rope leaves after 1.2× (98 → 0 % right)" in text["Length"]
+    assert "rope leaves after 1.16× (98 → 0 % right)" in text["Length"]
     assert "accuracies run from 98.0 %" in text["In length"]
 
 

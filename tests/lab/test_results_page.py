@@ -48,19 +48,28 @@ def test_every_run_counts():
     assert len(report.summary.arms) == len(report.summary.gathered.sweep.arms) >= 8
 
 
-def test_where_a_curve_turns_and_where_it_is_a_tenth_worse():
-    curve = {100: 2.0, 200: 1.9, 400: 2.1, 800: 2.3, 1600: 3.0}
+def test_where_a_curve_turns_and_where_it_has_risen():
+    curve = {100: 2.0, 200: 1.9, 400: 2.05, 800: 2.15, 1600: 3.0}
     assert RESULTS.best(curve) == "2×"
-    assert RESULTS.stretch(curve) == "5.7×"  # 2.2 lies in the middle between 2.1 and 2.3
+    assert RESULTS.reach(curve, 0.1) == "5.66×"  # 2.1 lies in the middle between 2.05 and 2.15
+    assert RESULTS.risen(curve, 1600) == "+1.00"
     assert RESULTS.best({100: 2.0, 200: 1.9}) == "at the longest, 2×"
-    assert RESULTS.stretch({100: 2.0, 200: 1.9}) == "not up to 2×"
+    assert RESULTS.reach({100: 2.0, 200: 1.9}, 0.1) == "not up to 2×"
 
 
-def test_ours_stretch_as_far_as_the_report_says():
-    summary = read_report(RESULTS.RECORDS).summary
-    for name, losses in RESULTS.our_losses(summary).items():
-        (stretch,) = RESULTS._arm(summary, name).stretches
-        found = RESULTS.stretch(losses)
-        assert found == (
-            f"{stretch.factor:.2g}×" if stretch.end == "crossed" else f"not up to {stretch.factor:.3g}×"
+def test_the_prose_says_what_the_curves_do():
+    """What is written, not computed: who leaves first, and what differs from the published curves."""
+    ours = RESULTS.our_losses(read_report(RESULTS.RECORDS).summary)
+    theirs = RESULTS.published_losses()
+    for losses in (ours, theirs):
+        at_twice = [
+            next(loss for length, loss in one.items() if length >= 1012) - one[512]
+            for one in losses.values()
+        ]
+        assert at_twice[0] > at_twice[1] > max(at_twice[2:])
+        assert min(losses["alibi"].values()) == list(losses["alibi"].values())[-1]
+    for name in ("sinusoidal", "rope"):
+        assert ours[name][8192] - ours[name][512] == pytest.approx(
+            theirs[name][8512] - theirs[name][512], rel=0.2
         )
+    assert float(RESULTS.reach(ours["t5"], 0.1)[:-1]) > 3 * float(RESULTS.reach(theirs["t5"], 0.1)[:-1])

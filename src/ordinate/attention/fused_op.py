@@ -117,6 +117,7 @@ def backward(
         (2 if table is None and row is None else 4, *lse.shape), dtype=torch.float32, device=lse.device
     )
     shared, level = rows[0], rows[1:]
+    biases = launch.tensors()
     plan.shared(
         out_ptr=out,
         grad_ptr=grad,
@@ -124,19 +125,20 @@ def backward(
         grad_lse_ptr=lse if lse_pull is None else lse_pull,
         shared_ptr=shared,
         level_ptr=level,
-        **{name: launch.tensors()[name] for name in ("table_ptr", "row_ptr")},
+        table_ptr=biases["table_ptr"],
+        row_ptr=biases["row_ptr"],
     )
     common = {
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "level_ptr": level,
-        "shared_ptr": shared, **launch.tensors(),
+        "shared_ptr": shared, **biases,
     }  # fmt: skip
     sums = shared  # a pointer that is not followed
     if plan.table is not None:
         sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
-    elif plan.ordered and grad_table:
+    elif plan.own_tables:
         sums = torch.zeros(plan.table_sums, dtype=torch.float32, device=q.device)
     past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_table, grad_row)
-    into_table = sums if plan.ordered else grads["table"] if grad_table else shared
+    into_table = grads["table"] if grad_table and not plan.own_tables else sums
     _keys_backward(launch, plan, common, grads, into_table, grad_slopes, grad_key, grad_key_row)
     if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
@@ -185,7 +187,7 @@ def _of_every_sequence(rows: Tensor, batch: int) -> Tensor:
 
 
 def _sum_sequences(grad: Tensor, found: Tensor) -> None:
-    """Where all sequences share their rows."""
+    """Bring the gradient of every sequence's rows to the shape of theirs, which all may share."""
     if found is not grad:
         grad.copy_(found.sum(dim=0, keepdim=True))
 

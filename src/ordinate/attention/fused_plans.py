@@ -75,7 +75,7 @@ class BackwardPlan(NamedTuple):
     keys: Step
     keys_config: dict[str, Any]
     key_tiles: int
-    ordered: bool
+    own_tables: bool  # for every tile of keys
     table: Step | None
     table_sums: tuple[int, ...]
     fold: Step | None
@@ -88,7 +88,8 @@ def plan_backward(
     grad_slopes, grad_table, grad_key, grad_row, grad_key_row = wanted
     batch, heads, q_len, v_dim = out.shape
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
-    ordered = deterministic and not launch.aligned
+    in_order = deterministic and not launch.aligned
+    own_tables = in_order and grad_table
     levels = {"levels": out[..., 0].numel()}
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
@@ -102,7 +103,7 @@ def plan_backward(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
          **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE": grad_table, "GRAD_ROW": grad_row,
-         "ORDERED": ordered, "GRAD_LSE": grad_lse,
+         "ORDERED": in_order and grad_row, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
@@ -113,14 +114,15 @@ def plan_backward(
         {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
          **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]), **levels,
          "GRAD_KEY": grad_key, "GRAD_KEY_ROW": grad_key_row, "SCATTER": grad_table and not launch.aligned,
-         "ORDERED": ordered, "GRAD_SLOPE": grad_slopes, "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
+         "ORDERED": own_tables or (in_order and grad_key_row), "GRAD_SLOPE": grad_slopes,
+         "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
     )  # fmt: skip
     table = fold = None
     sums: tuple[int, ...] = ()
     if grad_table:
-        table, sums, fold = _plan_table(launch, numbers, key_tiles if ordered else 0)
+        table, sums, fold = _plan_table(launch, numbers, key_tiles if own_tables else 0)
     return BackwardPlan(
-        shared, queries, of_queries, keys, of_keys, key_tiles, ordered, table, sums, fold
+        shared, queries, of_queries, keys, of_keys, key_tiles, own_tables, table, sums, fold
     )
 
 

@@ -257,7 +257,8 @@ class RowBias(PairBias):
     def projected(self, factor: float = 1.0) -> Float[Tensor, "batch heads tokens distances"]:
         """``factor · features · table`` for every distance: as many numbers as the table is long per token."""
         dtype = compute_dtype(self.features.dtype)
-        table = self.table.to(dtype) * factor  # the smaller of the two
+        table = self.table.to(dtype)
+        table = table if factor == 1.0 else table * factor  # the smaller of the two
         if table.shape[0] > 1:
             return self.features.to(dtype) @ table.transpose(-1, -2)
         # All heads share it: one product instead of many small ones, and one sum for its gradient.

@@ -64,7 +64,7 @@ def _attend(
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
             LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, PACKED,
         )  # fmt: skip
-        if FAR != 0:
+        if (TABLE or ROW) and FAR != 0:
             logits += far
         if MASKED:
             seen = visible(

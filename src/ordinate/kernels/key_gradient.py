@@ -1,4 +1,7 @@
-"""The gradients of k and v, and of everything a key owns: the twin of `query_gradient`, and run after it."""
+"""The gradients of k and v, and of everything a key owns: the twin of `query_gradient`, and run after it.
+
+So is the gradient of a table between its ends, where positions are data: it needs what was measured there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from .by_distance import pull_to_ends, pull_to_rows, pull_to_table
 from .tiles import (
     LOG2E,
     kept,
+    level_beyond,
     positions_times,
     query_ranges,
     reference_position,
@@ -41,7 +45,7 @@ def _pull_to_key_rows(
 @triton.jit
 def _pull_to_keys(
     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, start, end,
-    q_ptr, grad_ptr, level_ptr, shared_ptr, q_stride, grad_stride, kj, ref, slope, seed,
+    q_ptr, grad_ptr, level_ptr, shared_ptr, levels, q_stride, grad_stride, kj, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
     q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
@@ -58,6 +62,7 @@ def _pull_to_keys(
     d, dv, rows = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M)
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    level_ptr = level_beyond(level_ptr, levels, TABLE, ROW, FAR)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for m0 in tl.range(start, end, M, num_stages=STAGES):
         qi = m0 + rows
@@ -217,15 +222,10 @@ def _attention_bwd_kv_kernel(
                 part == 0 or part == 2 or part == 4
                 or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
             ):  # fmt: skip
-                part_level_ptr = level_ptr + bh64 * q_len
-                if (TABLE or ROW) and (part == 1 or part == 3):
-                    part_level_ptr += levels
-                    if part == 1:
-                        part_level_ptr += levels
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
                     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
-                    part_level_ptr, shared_ptr + bh64 * q_len,
+                    level_ptr + bh64 * q_len, shared_ptr + bh64 * q_len, levels,
                     q_stride, grad_stride, kj, ref, slope, seed,
                     table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
                     row_ptr + b64 * row_batch + h64 * q_len * row_len,

@@ -21,6 +21,7 @@ from .tiles import (
     far_term,
     kept,
     key_ranges,
+    level_beyond,
     line_over_keys,
     reference_position,
     relative_positions,
@@ -137,7 +138,7 @@ def _pull_to_queries(
         if DROPOUT:
             grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
         grad_logits = weights * (grad_weights - shared[:, None])
-        if BALANCED:
+        if BALANCED or ENDS:
             pull = tl.sum(grad_logits, 1)
             total += pull
         if ENDS:
@@ -191,7 +192,7 @@ def _attention_bwd_q_kernel(
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries: its gradient, and the sums of its logits' gradients beyond the tables' ends."""
+    """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
     ENDS: tl.constexpr = GRAD_TABLE or GRAD_ROW
@@ -269,9 +270,7 @@ def _attention_bwd_q_kernel(
         ):  # fmt: skip
             level = near_level
             if (TABLE or ROW) and (part == 1 or part == 3):
-                beyond = level_ptr + levels
-                if part == 3:
-                    beyond += levels
+                beyond = level_beyond(level_ptr, levels, TABLE, ROW, 2 - part)
                 level = tl.load(beyond, mask=in_rows, other=float("inf")) + line_at_query
             grad_q, total, past, future, near_weight, future_weight = _pull_to_queries(
                 grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
@@ -294,10 +293,12 @@ def _attention_bwd_q_kernel(
         if GRAD_LSE:
             surplus -= tl.load(grad_lse_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
         tl.store(shared_ptr + bh64 * q_len + qi, shared + surplus, mask=in_rows)
-        # Weights add up to one; most of them are past the end, where they need not be summed.
-        past_weight = tl.where(near_level == float("inf"), 0.0, 1.0 - near_weight - future_weight)
-        past -= surplus * past_weight
-        future -= surplus * future_weight
+        if ENDS:
+            # Weights add up to one, so that those past the end, often most of them, need not be summed. What is left
+            # over where there are none is rounding, and must not reach an entry that nobody sees.
+            past_weight = 1.0 - near_weight - future_weight
+            past -= surplus * tl.where((past == 0.0) | (past_weight < 1e-5), 0.0, past_weight)
+            future -= surplus * future_weight
     if GRAD_TABLE:
         tl.store(past_ptr + bh64 * q_len + qi, past, mask=in_rows)
         tl.store(future_ptr + bh64 * q_len + qi, future, mask=in_rows)

@@ -126,7 +126,7 @@ def tile_logits(
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
     PACKED: tl.constexpr = False,
 ):  # fmt: skip
-    """Scaled scores plus bias, but for what is constant along a query's row.
+    """Scaled scores plus bias, but for what is one number for a whole row of the tile.
 
     Of a line that is `row_term`. FAR says on which side of the tables all of a tile's distances lie: 1 past their
     end, -1 before their start, 0 neither, so that each must be looked up; where it is not 0, a table and rows of
@@ -177,6 +177,16 @@ def far_term(
         row = row_ptr + qi.to(tl.int64) * row_len
         term += tl.load(row + (row_len - 1 if FAR == 1 else 0), mask=qi < q_len, other=0.0) * LOG2E
     return term
+
+
+@triton.jit
+def level_beyond(level_ptr, levels, TABLE: tl.constexpr, ROW: tl.constexpr, FAR: tl.constexpr):
+    """Where the levels are from which `far_term` is taken off already; as they are where it is nothing."""
+    if (TABLE or ROW) and FAR != 0:
+        level_ptr += levels
+        if FAR == -1:
+            level_ptr += levels
+    return level_ptr
 
 
 @triton.jit

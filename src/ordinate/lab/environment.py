@@ -46,13 +46,19 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit this package was checked out at; None where it was installed."""
-    folder = Path(__file__).parent
+    """The commit that last changed this package, and whether it was changed since; None where it was installed."""
     try:
-        found = subprocess.run(
-            ["git", "log", "-1", "--format=%H", "--", str(folder.parent)],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
+        commit = _git("log", "-1", "--format=%H")
+        changed = _git("status", "--porcelain")
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return f"{commit}, with changes" if commit and changed else commit or None
+
+
+def _git(*arguments: str) -> str:
+    package = Path(__file__).parents[1]
+    found = subprocess.run(
+        ["git", *arguments, "--", str(package)],
+        cwd=package, capture_output=True, text=True, check=True, timeout=10,
+    )  # fmt: skip
+    return found.stdout.strip()

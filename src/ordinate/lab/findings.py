@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from . import margins, words
 from .estimate import Estimate, differ
-from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Evaluation, Summary
-from .tasks import Baseline
+from .findings_training import training
+from .summary import ACCURACY_FALL, LOSS_RISE, Arm, Evaluation, Summary
 from .verdict import Verdict, verdict
 
 
@@ -34,7 +34,7 @@ def findings(summary: Summary) -> list[Finding]:
         Finding("In length", _in_length(summary)),
         Finding("Extra context", _extra_context(summary)),
         Finding("Without training", _extensions(summary)),
-        Finding("Training", _training(summary)),
+        Finding("Training", training(summary)),
         Finding("Noise", _noise(summary)),
         Finding("Left out", _left_out(summary)),
     ]
@@ -56,7 +56,9 @@ def headline(summary: Summary) -> str:
     rest = f"; {words.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
     text = f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
     learning = any(arm.settling is not None and arm.settling.learning for arm in summary.arms)
-    return f"{text} Not all had finished learning." if learning else text
+    past = any(arm.best_step is not None for arm in summary.arms)
+    text += " Not all had finished learning." if learning else ""
+    return f"{text} Some were trained past their best." if past else text
 
 
 # Length
@@ -273,65 +275,7 @@ def _in_length_cost(base: Arm, extended: Arm) -> str:
     return f", for {words.percent(after.mean / before.mean - 1)} of loss at the training length"
 
 
-# Training and noise
-
-
-def _training(summary: Summary) -> str:
-    parts = []
-    diverged = [f"{arm.label} (seed {_seeds(arm.diverged)})" for arm in summary.arms if arm.diverged]
-    if diverged:
-        parts.append(f"Diverged, and left out of every mean: {words.listed(diverged)}.")
-    parts += [_baseline(summary, baseline) for baseline in summary.baselines.values()]
-    parts.append(_settling(summary))
-    spiky = [f"{arm.label} ({arm.spikes[0]})" for arm in summary.arms if arm.spikes[0]]
-    if spiky:
-        parts.append(f"Gradient norms over {SPIKE:g} times the usual: {words.listed(spiky)}.")
-    return " ".join(part for part in parts if part)
-
-
-def _baseline(summary: Summary, baseline: Baseline) -> str:
-    """Whether every arm has learned more than something simple knows."""
-    found = {arm.label: arm.in_length for arm in summary.arms if arm.in_length and arm.in_length.loss}
-    behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
-    named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
-    text = (
-        f"No better than {named}, so hardly trained: {words.listed(behind)}."
-        if behind
-        else f"Every arm is better than {named}."
-    )
-    if baseline.accuracy is None:
-        return text
-    chance = [
-        label
-        for label, one in found.items()
-        if one.accuracy and one.accuracy.mean - (one.accuracy_margin or 0.0) <= baseline.accuracy
-    ]
-    shares = [f"{label} {one.accuracy.mean * 100:.1f} %" for label, one in found.items() if one.accuracy]
-    text += f" Right at the training length: {words.listed(shares)}; the baseline {baseline.accuracy * 100:.1f} %."
-    return f"{text} By that, no better than chance: {words.listed(chance)}." if chance else text
-
-
-def _settling(summary: Summary) -> str:
-    """Whether arms were stopped early, between which steps that was looked for, and what it does not say."""
-    found = {arm.label: arm.settling for arm in summary.arms if arm.settling is not None}
-    if not found:
-        return "Whether an arm was cut short cannot be told: there is no validation loss from before the end."
-    one = next(iter(found.values()))
-    steps = f"from step {one.start} to the end at {one.stop}"
-    learning = [
-        f"{label} ({words.percent(-it.share.mean)})" for label, it in found.items() if it.learning
-    ]
-    if learning:
-        changed = f"{steps} the validation loss changed for {words.listed(learning)}"
-        return f"Still learning, so not at their best: {changed}."
-    most = max(0.0, *(it.nats.mean for it in found.values()))
-    text = (
-        f"No arm was cut short in a fall: {steps} no validation loss fell by more than {most:.3f} nats."
-    )
-    unlearned = [arm.label for arm in summary.arms if arm.unlearned]
-    if unlearned:
-        text += f" For {words.listed(unlearned)} that is a plateau, not the end of learning."
-    return text
+# Noise
 
 
 def _noise(summary: Summary) -> str:

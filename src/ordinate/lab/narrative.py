@@ -83,7 +83,7 @@ def _caution(summary: Summary) -> str:
             again += f", but for {words.listed(moved)}, which went on elsewhere after an interruption"
     return (
         f"{again}; another processor or another number of threads or processes changes the last digits, and "
-        "speed is the machine's own. The report is made from the records alone."
+        "speed is the machine's own, and of what else it had to do. The report is made from the records alone."
     )
 
 

@@ -66,7 +66,7 @@ Metric = dict[str, Any]
 
 
 class NoRoom(OSError):
-    """The disk is full, or a quota is."""
+    """The disk is full, or a quota is, or a file may not be as large."""
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def _finding_room(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise NoRoom(f"there is no room on disk for {path}") from None
 

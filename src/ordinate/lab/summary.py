@@ -24,6 +24,8 @@ LEARNED = 0.75
 SPIKE = 4.0
 #: Training that still took away more than both of these, of the loss and in nats, was stopped early.
 STILL_LEARNING, STILL_LEARNING_NATS = 0.03, 0.01
+#: A validation loss that ends so much above its lowest was trained past it. Both are of the same text.
+PAST_BEST, PAST_BEST_NATS = 0.005, 0.005
 
 
 class Bin(NamedTuple):
@@ -89,7 +91,9 @@ class Stretch:
     def __str__(self) -> str:
         if self.end == "at once":
             return "< 1×"
-        number = f"{self.factor:.0f}" if self.factor >= 10 else f"{self.factor:.2g}"
+        # Just past the training length the second digit matters: 1.04 is not 1.
+        places = 0 if self.factor >= 10 else 1 if self.factor >= 2 else 2
+        number = f"{self.factor:.{places}f}".removesuffix("." + "0" * places)
         words = {
             "crossed": f"{number}×",
             "tested": f"≥ {number}×",
@@ -156,6 +160,15 @@ class Arm:
     @property
     def learned(self) -> bool:
         return not self.unlearned
+
+    @property
+    def best_step(self) -> int | None:
+        """Where the validation loss was lowest, if training went on past it until it was clearly higher."""
+        if not self.validation:
+            return None
+        step, lowest = min(self.validation, key=lambda point: point[1].mean)
+        rise = self.validation[-1][1].mean - lowest.mean
+        return step if rise > max(PAST_BEST * lowest.mean, PAST_BEST_NATS) else None
 
     @cached_property
     def at(self) -> Mapping[int, Evaluation]:

@@ -55,7 +55,7 @@ def train_and_evaluate(
 
     A run that is over is not repeated. An interrupted one goes on from its last checkpoint and ends with the
     numbers it would have had; a damaged one is named and starts again. One that diverges is over too: its
-    records say how.
+    records say how. A run that is compiled makes PyTorch forget what else this process has compiled.
 
     Args:
         processes: Those that train this model together, when there are several.
