@@ -327,6 +327,7 @@ def test_the_learning_rate_climbs_then_falls_to_a_tenth():
     assert rates[-1] == pytest.approx(0.1, abs=0.001)
 
 
+@pytest.mark.plain  # shape checkers cannot be compiled
 def test_any_number_of_arms_is_compiled_in_one_process(tmp_path, monkeypatch):
     """A code has 8 compiled forms at most, after which it would be run as it is, and slowly."""
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
