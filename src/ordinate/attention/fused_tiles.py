@@ -33,7 +33,7 @@ _TILES = {
     "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "queries": (Tile(64, 64, 4, 3, 128), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
     "queries, line": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
-    "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 4), Tile(64, 32, 8, 1)),
+    "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "keys": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, line": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
