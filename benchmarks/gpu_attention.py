@@ -178,7 +178,8 @@ def _shaw_einsum(heads: int, length: int, dim: int) -> Candidate:
 def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Candidate:
     """FlexAttention at its best known: the buckets expanded to a vector over distances first.
 
-    With its default tiles it does not compile, for want of shared memory; small ones do.
+    With its default tiles it does not compile, for want of shared memory; a table as users write it does with small
+    ones.
     """
     vector = nn.Parameter(torch.randn(heads, length, device="cuda") * 0.02)
     tuned = {"compile": {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}}

@@ -14,11 +14,9 @@ import argparse
 import dataclasses
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import torch
 from torch import nn
 
 from environment import describe
+from measure import rounds
 from ordinate.lab.build import make_model, make_optimizer, make_task
 from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import load_corpus
@@ -66,46 +65,40 @@ def training_step(config: RunConfig) -> Callable[[], None]:
     return step
 
 
-def timed(step: Callable[[], None], steps: int, config: RunConfig) -> float:
-    """Tokens per second."""
-    _wait(config)
-    started = time.perf_counter()
-    for _ in range(steps):
-        step()
-    _wait(config)
-    return steps * config.batch * config.train_length / (time.perf_counter() - started)
+def several(step: Callable[[], None], steps: int) -> Callable[[], None]:
+    """So many steps, and nothing left to be done after them."""
+
+    def run() -> None:
+        for _ in range(steps):
+            step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return run
 
 
-def _wait(config: RunConfig) -> None:
-    if config.device == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure(arms: list[str], length: int, rounds: int, steps: int, **changes: Any) -> dict[str, Any]:
-    """Every arm at one length; the first is what the others are compared with."""
+def measure(
+    arms: list[str], length: int, repetitions: int, steps: int, **changes: Any
+) -> dict[str, Any]:
+    """Every arm at one length; the first is what the others are compared with, round by round."""
     torch.compiler.reset()  # at another length it would compile for any
     configs = {spec: config_of(spec, length, **changes) for spec in arms}
-    running = {spec: training_step(config) for spec, config in configs.items()}
-    for spec, step in running.items():
-        timed(step, 2, configs[spec])  # compiles, and settles
-    speeds: dict[str, list[float]] = {spec: [] for spec in arms}
-    order = random.Random(0)
-    for _ in range(rounds):
-        for spec in order.sample(arms, len(arms)):
-            speeds[spec].append(timed(running[spec], steps, configs[spec]))
+    tokens = steps * configs[arms[0]].batch * length
+    spent = rounds(
+        {spec: several(training_step(one), steps) for spec, one in configs.items()}, repetitions
+    )
     rows = []
     for spec in arms:
-        # A slow moment of the machine falls on all arms of a round alike.
-        ratios = sorted(a / b for a, b in zip(speeds[spec], speeds[arms[0]], strict=True))
+        ratios = sorted(first / own for first, own in zip(spent[arms[0]], spent[spec], strict=True))
         rows.append(
             {
                 "arm": spec,
-                "tokens_per_second": statistics.median(speeds[spec]),
+                "tokens_per_second": tokens / statistics.median(spent[spec]) * 1e3,
                 "relative": statistics.median(ratios),
                 "middle_half": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
             }
         )
-    return {"length": length, "batch": configs[arms[0]].batch, "rounds": rounds, "rows": rows}
+    return {"length": length, "batch": configs[arms[0]].batch, "rounds": repetitions, "rows": rows}
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -134,9 +127,8 @@ def main() -> None:
     if arguments.prepare:
         prepare(arguments)
         return
-    torch._dynamo.config.recompile_limit = (
-        64  # one compiled form for every arm, where 8 would be the most
-    )
+    # One compiled form for every arm, where 8 would be the most.
+    torch._dynamo.config.recompile_limit = 64
     torch.use_deterministic_algorithms(PRESETS["gpu"].config().deterministic, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if not arguments.rounds:

@@ -22,16 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "numba", "transformers", "rotary-embedding-torch", "x-transformers")
 
 
-def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], repetitions: int
-) -> dict[str, dict[str, float]]:
+def rounds(candidates: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, list[float]]:
     """Time candidates in turn, so that a slow moment of the machine falls on all of them alike.
 
     Each round has another order: what ran before leaves caches and freed memory behind, and should not always
     leave them to the same one.
 
     Returns:
-        Median and minimum of each in milliseconds.
+        What each took in each round, in milliseconds.
     """
     for run in candidates.values():
         run()
@@ -42,9 +40,16 @@ def interleaved(
             start = time.perf_counter()
             run()
             times[name].append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], repetitions: int
+) -> dict[str, dict[str, float]]:
+    """Median and minimum of each candidate's `rounds` in milliseconds."""
     return {
         name: {"median_ms": round(statistics.median(spent), 4), "min_ms": round(min(spent), 4)}
-        for name, spent in times.items()
+        for name, spent in rounds(candidates, repetitions).items()
     }
 
 
