@@ -13,6 +13,7 @@ import time
 import pytest
 from lab_cases import tiny
 
+from ordinate.lab import environment
 from ordinate.lab.build import make_model
 from ordinate.lab.config import RunConfig, run_names
 from ordinate.lab.cost import parameters_of
@@ -35,12 +36,13 @@ from ordinate.lab.sweep import check_room, plan, run_all
 from ordinate.lab.train import train_and_evaluate
 
 
-def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch, number):
     path = tmp_path / "sweep.json"
     write_atomically(path, b"before")
 
     def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(NoRoom, match=r"there is no room on disk for .*sweep.json"):
@@ -269,6 +271,19 @@ def test_room_is_needed_only_for_runs_that_are_still_to_be_done(tmp_path, monkey
     (tmp_path / "runs" / "rope-0" / "result.json").unlink()
     with pytest.raises(NoRoom):
         check_room(sweep, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({"log": "0123abc", "status": ""}, "0123abc"),
+        ({"log": "0123abc", "status": " M lab/train.py"}, "0123abc, with changes"),
+        ({"log": "", "status": "?? ordinate/"}, None),
+    ],
+)
+def test_a_commit_with_changes_on_top_of_it_says_so(monkeypatch, answers, said):
+    monkeypatch.setattr(environment, "_git", lambda command, *_: answers[command])
+    assert describe("cpu")["commit"] == said
 
 
 def test_the_environment_names_neither_host_nor_user():

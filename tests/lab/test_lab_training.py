@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from lab_cases import numbers, some_text, tiny, users_environment
+from lab_cases import numbers, some_text, tiny
 
 from ordinate.lab import checkpoint, train
 from ordinate.lab.build import learning_rate, make_model, make_optimizer, make_task
@@ -434,58 +429,3 @@ def test_progress_moves_while_the_control_is_computed(tmp_path, capsys):
     assert len(done) > 3
     assert done == sorted(done)
     assert 0 < done[1] < done[-1]
-
-
-# With real processes and real kills.
-
-_SCRIPT = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {cases!r})
-import torch
-torch.set_num_threads(1)
-from lab_cases import tiny
-from ordinate.lab.train import train_and_evaluate
-train_and_evaluate(tiny("alibi", steps=400, checkpoint_every=7, validate_every=50), Path(sys.argv[1]))
-"""
-
-
-def _start(directory: Path) -> subprocess.Popen:
-    script = _SCRIPT.format(cases=str(Path(__file__).parent))
-    return subprocess.Popen(
-        [sys.executable, "-c", script, str(directory)],
-        env=users_environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _steps(directory: Path) -> int:
-    path = directory / "metrics.jsonl"
-    return path.read_bytes().count(b'"train"') if path.exists() else 0
-
-
-@pytest.mark.slow
-@pytest.mark.plain
-def test_killed_twenty_times_at_random_steps_it_ends_with_the_same_numbers(tmp_path):
-    whole = _start(tmp_path / "whole")
-    assert (whole.wait(300), whole.stderr.read()) == (0, "")
-    rng, kills = random.Random(0), 0
-    killed = tmp_path / "killed"
-    while kills < 20:
-        process = _start(killed)
-        start = _steps(killed)
-        wanted = start + rng.randint(8, 18)
-        while _steps(killed) < wanted and process.poll() is None:
-            time.sleep(0.001)
-        assert process.poll() is None, process.stderr.read()
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-        process.stderr.close()
-        kills += 1
-        assert not (killed / "result.json").exists()
-    last = _start(killed)
-    assert (last.wait(300), last.stderr.read()) == (0, "")
-    assert numbers(killed) == numbers(tmp_path / "whole")
-    for process in (whole, last):
-        process.stderr.close()

@@ -77,6 +77,14 @@ def test_a_reach_that_was_not_crossed_is_a_lower_bound(tmp_path):
     assert summary_of(tmp_path).arms[0].stretch == "≥ 8×"
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(1.0, "1×"), (1.044, "1.04×"), (1.5, "1.5×"), (2.04, "2×"), (9.44, "9.4×"), (20.4, "20×")],
+)
+def test_a_reach_has_as_many_digits_as_matter(factor, said):
+    assert str(Stretch(factor, "crossed")) == said
+
+
 def test_a_refused_length_has_no_numbers_and_keeps_its_sentence(tmp_path):
     write_sweep(tmp_path, ["learned", "rope"])
     arm = summary_of(tmp_path).arms[0]

@@ -93,7 +93,8 @@ class Stretch:
             return "< 1×"
         # Just past the training length the second digit matters: 1.04 is not 1.
         places = 0 if self.factor >= 10 else 1 if self.factor >= 2 else 2
-        number = f"{self.factor:.{places}f}".removesuffix("." + "0" * places)
+        number = f"{self.factor:.{places}f}"
+        number = number.rstrip("0").rstrip(".") if places else number
         words = {
             "crossed": f"{number}×",
             "tested": f"≥ {number}×",
