@@ -168,6 +168,8 @@ def training(record: dict[str, Any]) -> str:
         "rounds in brackets where it was recorded. Our own kernels attend for `none` too; cuDNN's are faster there. "
         "Rows of another run are relative to `none` of that run."
     )
+    if "note" in record:  # how an earlier run differed from what the script does now
+        about += f" {record['note']}"
     return f"{title}\n\n{about}\n\n" + "\n".join(lines)
 
 
