@@ -121,6 +121,8 @@ class Terms:
 
 def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     """Bring each part to float32 and to the logits' units, with autograd watching."""
+    from .fused_rows import projected  # needs Triton
+
     slopes = table = key = row = key_row = None
     symmetric, pair = False, None
     tables = [part for part in parts if isinstance(part, (DistanceBias, RowBias))]
@@ -136,7 +138,7 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
         elif isinstance(part, KeyBias):
             key = _as_logits(part.vector, part, scale)
         elif isinstance(part, RowBias):
-            rows = part.projected(scale if part.scaled else 1.0).float()
+            rows = projected(part.features, part.table.float(), scale if part.scaled else 1.0)
             rows = _extend(rows, part.lo, part.hi, lo, hi)
             if part.side == "query":
                 row = rows

@@ -186,6 +186,14 @@ def rows_of_unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def empty_as(x: Tensor, dim: int) -> Tensor:
+    """Room for ``[batch, heads, seq, dim]`` with heads inside or outside of seq, as ``x`` has them."""
+    batch, heads, seq, _ = x.shape
+    if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
+        return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
+    return x.new_empty(batch, heads, seq, dim)
+
+
 def strides_of(name: str, x: Tensor) -> dict[str, int]:
     batch, head, row, _ = x.stride()
     return {f"{name}_batch": batch, f"{name}_head": head, f"{name}_stride": row}

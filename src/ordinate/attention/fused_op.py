@@ -7,16 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .fused_launch import Launch, rows_of_unit_stride
+from .fused_launch import Launch, empty_as, rows_of_unit_stride
 from .fused_plans import BackwardPlan, ForwardPlan, kept_plan, plan_backward, plan_forward
-
-
-def _empty_as(x: Tensor, dim: int) -> Tensor:
-    """Room for ``[batch, heads, seq, dim]`` with heads inside or outside of seq, as ``x`` has them."""
-    batch, heads, seq, _ = x.shape
-    if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
-        return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
-    return x.new_empty(batch, heads, seq, dim)
 
 
 def forward(
@@ -36,7 +28,7 @@ def forward(
     )  # fmt: skip
     q = launch.q
     batch, heads, q_len, _ = q.shape
-    out = _empty_as(q, v.shape[-1])
+    out = empty_as(q, v.shape[-1])
     lse = q.new_empty(batch, heads, q_len, dtype=torch.float32)
     if q_len == 0 or batch == 0:
         return out, lse
@@ -61,7 +53,7 @@ forward_op = torch.library.custom_op("ordinate::fused_attention", forward, mutat
 
 @forward_op.register_fake
 def _(q, k, v, *_):
-    return _empty_as(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return empty_as(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def backward(
@@ -84,9 +76,9 @@ def backward(
     )  # fmt: skip
     grad = rows_of_unit_stride(grad)
     grads = {
-        "q": _empty_as(launch.q, q.shape[-1]),
-        "k": _empty_as(launch.k, k.shape[-1]),
-        "v": _empty_as(launch.v, v.shape[-1]),
+        "q": empty_as(launch.q, q.shape[-1]),
+        "k": empty_as(launch.k, k.shape[-1]),
+        "v": empty_as(launch.v, v.shape[-1]),
         **{name: _zeros(q, tensor, wanted) for name, tensor, wanted in (
             ("slopes", slopes, grad_slopes), ("table", table, grad_table),
             ("key", key, grad_key), ("row", row, grad_row), ("key_row", key_row, grad_key_row),
@@ -237,7 +229,7 @@ def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest
         )
         for tensor, want in zip((slopes, table, key, row, key_row), wanted, strict=True)
     ]  # fmt: skip
-    return *(_empty_as(x, x.shape[-1]) for x in (q, k, v)), *biases
+    return *(empty_as(x, x.shape[-1]) for x in (q, k, v)), *biases
 
 
 def _setup_context(ctx, inputs, output):

@@ -24,7 +24,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..checks import check_choice, check_rank, check_table
 from ..numerics import compute_dtype
@@ -254,15 +253,10 @@ class RowBias(PairBias):
     def _orient(self, matrix: Tensor) -> Tensor:
         return matrix if self.side == "query" else matrix.transpose(-1, -2)
 
-    def projected(self, factor: float = 1.0) -> Float[Tensor, "batch heads tokens distances"]:
-        """``factor · features · table`` for every distance: as many numbers as the table is long per token."""
+    def projected(self) -> Float[Tensor, "batch heads tokens distances"]:
+        """``features · table`` for every distance: as many numbers as the table is long per token."""
         dtype = compute_dtype(self.features.dtype)
-        table = self.table.to(dtype)
-        table = table if factor == 1.0 else table * factor  # the smaller of the two
-        if table.shape[0] > 1:
-            return self.features.to(dtype) @ table.transpose(-1, -2)
-        # All heads share it: one product instead of many small ones, and one sum for its gradient.
-        return F.linear(self.features.to(dtype, memory_format=torch.contiguous_format), table[0])
+        return self.features.to(dtype) @ self.table.to(dtype).transpose(-1, -2)
 
     def dense(self) -> Float[Tensor, "batch heads q k"]:
         projected, rows = same_batch(self.projected(), self._oriented_rows())

@@ -1,0 +1,101 @@
+"""``rows = features · table``: the numbers a content-dependent bias looks up, one row of them for each token.
+
+PyTorch would turn the features to float32 first and then multiply them, and again for both gradients, without tensor
+cores. Here features are read as they are. Products of float32 numbers are made of three of fewer bits each.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tiles import tile_and_head
+
+
+@triton.jit
+def _tile(ptr, rows, columns, stride, height, width):
+    """A tile of a matrix in float32, zero beyond its edges."""
+    inside = (rows[:, None] < height) & (columns[None, :] < width)
+    place = rows[:, None].to(tl.int64) * stride + columns[None, :]
+    return tl.load(ptr + place, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _project_kernel(
+    features_ptr, table_ptr, rows_ptr, features_batch, features_head, features_stride, table_head,
+    heads, tokens, entries, factor,
+    RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of tokens of one head, against all entries of the table."""
+    tile, bh = tile_and_head()
+    b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
+    features_ptr += b64 * features_batch + h64 * features_head
+    table_ptr += h64 * table_head
+    rows_ptr += bh64 * tokens * entries
+    token = tile * M + tl.arange(0, M)
+    for n0 in range(0, entries, N):
+        entry = n0 + tl.arange(0, N)
+        rows = tl.zeros([M, N], dtype=tl.float32)
+        for r0 in range(0, RANK, R):
+            rank = r0 + tl.arange(0, R)
+            features = _tile(features_ptr, token, rank, features_stride, tokens, RANK)
+            table = _tile(table_ptr, entry, rank, RANK, entries, RANK)
+            rows = tl.dot(features, tl.trans(table), rows, input_precision=PRECISION)
+        tl.store(
+            rows_ptr + token[:, None].to(tl.int64) * entries + entry[None, :], rows * factor,
+            mask=(token[:, None] < tokens) & (entry[None, :] < entries),
+        )  # fmt: skip
+
+
+@triton.jit
+def _features_gradient_kernel(
+    grad_rows_ptr, table_ptr, grad_features_ptr, grad_batch, grad_head, grad_stride, table_head,
+    heads, tokens, entries, factor,
+    RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of tokens of one head."""
+    tile, bh = tile_and_head()
+    b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
+    grad_features_ptr += b64 * grad_batch + h64 * grad_head
+    table_ptr += h64 * table_head
+    grad_rows_ptr += bh64 * tokens * entries
+    token = tile * M + tl.arange(0, M)
+    for r0 in range(0, RANK, R):
+        rank = r0 + tl.arange(0, R)
+        grad = tl.zeros([M, R], dtype=tl.float32)
+        for n0 in range(0, entries, N):
+            entry = n0 + tl.arange(0, N)
+            grad_rows = _tile(grad_rows_ptr, token, entry, entries, tokens, entries)
+            table = _tile(table_ptr, entry, rank, RANK, entries, RANK)
+            grad = tl.dot(grad_rows, table, grad, input_precision=PRECISION)
+        tl.store(
+            grad_features_ptr + token[:, None].to(tl.int64) * grad_stride + rank[None, :],
+            (grad * factor).to(grad_features_ptr.dtype.element_ty),
+            mask=(token[:, None] < tokens) & (rank[None, :] < RANK),
+        )
+
+
+@triton.jit
+def _table_gradient_kernel(
+    features_ptr, grad_rows_ptr, sums_ptr, features_batch, features_head, features_stride,
+    heads, tokens, entries, factor, run, runs,
+    RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``sums[batch · heads · runs, entries, rank]``: a block of them, over the tokens of one run of one head."""
+    block, rest = tile_and_head()
+    part, bh = rest % runs, rest // runs
+    b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
+    features_ptr += b64 * features_batch + h64 * features_head
+    grad_rows_ptr += bh64 * tokens * entries
+    entry = block * N + tl.arange(0, N)
+    rank = tl.program_id(2) * R + tl.arange(0, R)
+    total = tl.zeros([N, R], dtype=tl.float32)
+    for m0 in range(part * run, tl.minimum(part * run + run, tokens), M):
+        token = m0 + tl.arange(0, M)
+        grad_rows = _tile(grad_rows_ptr, token, entry, entries, tokens, entries)
+        features = _tile(features_ptr, token, rank, features_stride, tokens, RANK)
+        total = tl.dot(tl.trans(grad_rows), features, total, input_precision=PRECISION)
+    tl.store(
+        sums_ptr + (rest.to(tl.int64) * entries + entry[:, None]) * RANK + rank[None, :], total * factor,
+        mask=(entry[:, None] < entries) & (rank[None, :] < RANK),
+    )  # fmt: skip
