@@ -14,8 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import ordinate
-from ordinate.attention import api, fused, fused_op, fused_tiles
-from ordinate.kernels import attention_forward, key_gradient, query_gradient, table_gradient
+from ordinate.attention import api, fused, fused_op, fused_rows, fused_tiles
+from ordinate.kernels import attention_forward, key_gradient, query_gradient, row_projection, table_gradient
 
 
 class RowsOfKeys(ordinate.PositionEncoding):
@@ -96,6 +96,11 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=Non
     )  # fmt: skip
     out, lse = fused_op.forward(*arguments)
     fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+    for part in call.parts:
+        if isinstance(part, ordinate.RowBias):
+            features, table = part.features.detach(), part.table.detach()
+            grad_rows = features.new_zeros(*features.shape[:3], table.shape[1], dtype=torch.float32)
+            fused_rows.backward(grad_rows, features, table, 1.0, of_features=True, of_table=True)
 
 
 def compile_all(
@@ -111,7 +116,7 @@ def compile_all(
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
-    for module in (attention_forward, query_gradient, key_gradient, table_gradient):
+    for module in (attention_forward, query_gradient, key_gradient, row_projection, table_gradient):
         for name, kernel in list(vars(module).items()):
             kernel = kernel.kernel if isinstance(kernel, _Compiled) else kernel
             if name.endswith("_kernel"):

@@ -39,8 +39,12 @@ def _compile(
     return kernels
 
 
-def _assert_it_fits(kernels, capability, *, table: bool, few: bool = False) -> None:
+ROWS = {"_project_kernel", "_features_gradient_kernel", "_table_gradient_kernel"}
+
+
+def _assert_it_fits(kernels, capability, *, table: bool, rows: bool = False, few: bool = False) -> None:
     extra = {"_merge_fwd_kernel"} if few else set()
+    extra |= ROWS if rows else set()
     if table:
         extra |= {"_table_grad_kernel", "_fold_table_kernel"}
     assert set(kernels) == FORWARD_AND_BACKWARD | extra
@@ -67,7 +71,7 @@ def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):
     kernels = _compile(capability, "float16", 128, bias, causal=False, even=False)
-    _assert_it_fits(kernels, capability, table=bias == "t5")
+    _assert_it_fits(kernels, capability, table=bias == "t5", rows=bias in ("shaw", "both rows"))
 
 
 @pytest.mark.slow
@@ -85,4 +89,4 @@ def test_kernels_of_few_queries_of_grouped_heads_fit(capability, bias, head_dim)
     kernels = _compile(
         capability, "bfloat16", head_dim, bias, causal=False, even=False, few=True, groups=4
     )
-    _assert_it_fits(kernels, capability, table=bias == "all", few=True)
+    _assert_it_fits(kernels, capability, table=bias == "all", rows=bias == "all", few=True)
