@@ -123,6 +123,16 @@ def _kerple(leaves: Leaves, at: Positions) -> DistanceBias:
     return DistanceBias(table, at.queries, at.keys, lo=lo, aligned=at.aligned)
 
 
+def _every_distance(sizes: Sizes) -> Leaves:
+    return {"table": torch.randn(sizes.heads, sizes.q_len + sizes.k_len - 1)}
+
+
+def _to_the_last_query(leaves: Leaves, at: Positions) -> DistanceBias:
+    """No entry more than there are distances between indices, so that the ends are seen, and nothing beyond them."""
+    lo = 1 - at.queries.shape[1]
+    return DistanceBias(leaves["table"], at.queries, at.keys, lo=lo, aligned=at.aligned)
+
+
 def _gates(leaves: Leaves, at: Positions) -> KeyBias:
     """FoX (Lin et al. 2025): the log of what forget gates have let through, summed up to each key."""
     gates = torch.nn.functional.logsigmoid(leaves["gates"] + 2).cumsum(-1)
@@ -192,6 +202,7 @@ BIASES = {
     "kerple": BiasCase(
         lambda sizes: {"a": torch.randn(sizes.heads), "b": torch.randn(sizes.heads)}, _kerple
     ),
+    "every_distance": BiasCase(_every_distance, _to_the_last_query),
     "gates": BiasCase(
         lambda sizes: {"gates": torch.randn(sizes.batch, sizes.heads, sizes.k_len)}, _gates
     ),
@@ -207,6 +218,9 @@ BIASES = {
     "sum": BiasCase(
         _all(_slopes, _table(9), _row_leaves(5, shared=True), _shared_gates),
         _sum(_linear(symmetric=True), _distance(-6, scaled=True), _gates, _row(-1)),
+    ),
+    "sum_of_every_distance": BiasCase(
+        _all(_every_distance, _row_leaves(5, shared=True)), _sum(_to_the_last_query, _row(-1))
     ),
     "sum_of_all": BiasCase(
         _all(

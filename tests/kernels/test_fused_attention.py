@@ -86,6 +86,14 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 
 
 @pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (64, 80), (96, 32), (70, 150)])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "causal_window"])
+@pytest.mark.parametrize("bias", ["every_distance", "sum_of_every_distance"])
+def test_tables_with_every_distance_where_most_tiles_are_full(bias, mask, q_len, k_len, device):
+    check(Case(bias, mask, sizes=Sizes(q_len, k_len, heads=1, kv_heads=1), device=str(device)))
+
+
+@pytest.mark.usefixtures("_poisoned_memory")
 @pytest.mark.parametrize("q_len", [1, 5])
 @pytest.mark.parametrize(
     ("bias", "mask"),
@@ -152,6 +160,7 @@ def _bfloat16_products(monkeypatch):
         ("line", "causal"),
         ("t5_both_ways", "window"),
         ("sum", "causal"),
+        ("every_distance", "causal"),
         ("both_rows", "full"),
     ],
 )

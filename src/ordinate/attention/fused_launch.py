@@ -89,14 +89,24 @@ class Launch:
     @property
     def bias_kind(self) -> str:
         """What the bias asks of a kernel: its tiles differ in that."""
-        if self.looked_up:
+        looked_up = self.looked_up
+        if self.whole:  # looking it up takes little more than working out a line
+            looked_up = self.row is not None or self.key_row is not None
+        if looked_up:
             return "looked up"
-        return "none" if self.slopes is None and self.key is None else "line"
+        return "none" if self.slopes is None and self.key is None and self.table is None else "line"
 
     @property
     def short(self) -> bool:
         """Whether most tiles lie beyond the tables, so that few have to be looked up."""
         return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the table has an entry for every distance that is seen, so that none lies beyond its ends."""
+        least = 0 if self.causal else 1 - self.q.shape[2]
+        covers = self.lo <= least and self.hi >= self.k.shape[2] - 1
+        return self.table is not None and self.aligned and covers
 
     def tensors(self) -> dict[str, Tensor]:
         """What every kernel reads beside q, k and v."""
@@ -179,6 +189,7 @@ class Launch:
             "far_batch": 2 * tiles * _any_batched(self.q_positions, self.k_positions),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
+            "WHOLE": self.whole,
         }  # fmt: skip
 
 

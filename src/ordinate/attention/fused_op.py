@@ -159,7 +159,7 @@ def _queries_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
-    if grad_table:
+    if grad_table and not launch.whole:
         past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     config = plan.queries_config

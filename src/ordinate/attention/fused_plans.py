@@ -52,7 +52,7 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
         attention_forward._attention_fwd_kernel, (*grid, shares),
         {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
          "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1,
-         "PACKED": packed, **config},
+         "PACKED": packed, "WHOLE": launch.whole and not few, **config},
     )  # fmt: skip
     merge = Step(
         attention_forward._merge_fwd_kernel, (batch * heads, q_len),
@@ -90,6 +90,8 @@ def plan_backward(
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
     in_order = deterministic and not launch.aligned
     own_tables = in_order and grad_table
+    # A table that has every distance gets its ends as it gets all its entries, along diagonals.
+    table_ends = grad_table and not launch.whole
     levels = {"levels": out[..., 0].numel()}
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
@@ -102,7 +104,7 @@ def plan_backward(
     queries = Step(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
-         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE": grad_table, "GRAD_ROW": grad_row,
+         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE_ENDS": table_ends, "GRAD_ROW": grad_row,
          "ORDERED": in_order and grad_row, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
@@ -137,6 +139,8 @@ def _plan_table(
 ) -> tuple[Step | None, tuple[int, ...], Step]:
     """Distances strictly between the table's ends, along diagonals; then these and the ends into the table.
 
+    The ends of a table that has every distance are no different from its other entries.
+
     Args:
         tables: How many there are for each head and row of the batch, where every tile of keys has its own.
     """
@@ -144,8 +148,9 @@ def _plan_table(
     assert launch.table is not None
     config = _tile_config("table", launch)
     m = config["M"]
-    first = -((m - 2 - launch.lo) // m)
-    last = (launch.hi + m - 2) // m
+    lo, hi = (launch.lo, launch.hi) if launch.whole else (launch.lo + 1, launch.hi - 1)
+    first = -((m - 1 - lo) // m)
+    last = (hi + m - 1) // m
     if launch.causal:
         first = max(first, 0)
     # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
@@ -155,7 +160,7 @@ def _plan_table(
     table_len = launch.table.shape[-1]
     rows, diagonals = batch * tables, 0
     sums: tuple[int, ...] = (rows, heads, table_len)
-    if launch.aligned and launch.hi - launch.lo >= 2 and last >= first:
+    if launch.aligned and lo <= hi and first <= last:
         diagonals, tiles = last - first + 1, -(-q_len // m)
         # Enough programs to fill a device, few enough that their sums stay small beside q.
         runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
@@ -172,6 +177,6 @@ def _plan_table(
         table_gradient._fold_table_kernel, (heads, -(-table_len // block)),
         {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
          "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMS": kind,
-         "M": m, "BLOCK": block},
+         "ENDS": not launch.whole, "M": m, "BLOCK": block},
     )  # fmt: skip
     return step, sums, fold

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from .tiles import (
     LOG2E,
+    entries_of,
     far_term,
     kept,
     key_ranges,
@@ -31,13 +32,15 @@ def _attend(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PACKED: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
     MASKED: tl.constexpr = PART == 0 or PART == 4
+    FOUND: tl.constexpr = WHOLE and not MASKED
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
+    rows = tl.arange(0, q_tile.shape[0])
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
     far = far_term(qi[:, None], q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, FAR)
@@ -58,11 +61,14 @@ def _attend(
         line = line_over_keys(
             q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
         )
+        entries = table_ptr
+        if FOUND:
+            entries = entries_of(table_ptr, ref - n0 - table_lo, rows[:, None], columns[None, :], N)
         logits = tile_logits(
             scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
-            table_ptr, key_ptr, row_ptr, key_row_ptr,
+            entries, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, PACKED,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, FOUND, PACKED,
         )  # fmt: skip
         if (TABLE or ROW) and FAR != 0:
             logits += far
@@ -105,7 +111,7 @@ def _attention_fwd_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     SPLIT: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
@@ -114,7 +120,7 @@ def _attention_fwd_kernel(
     read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
     """
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
+    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     m0 = tile * M
@@ -162,7 +168,7 @@ def _attention_fwd_kernel(
     start, full_start, past_end, future_start, full_end, end = key_ranges(
         m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     low, high = start, end
     if SPLIT:
@@ -197,7 +203,7 @@ def _attention_fwd_kernel(
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, PACKED, part,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, WHOLE, PACKED, part,
             )  # fmt: skip
 
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)

@@ -11,6 +11,7 @@ import triton.language as tl
 from .by_distance import pull_to_ends, pull_to_rows, pull_to_table
 from .tiles import (
     LOG2E,
+    entries_of,
     kept,
     level_beyond,
     positions_times,
@@ -55,11 +56,13 @@ def _pull_to_keys(
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, SHORT: tl.constexpr, PART: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
+    FOUND: tl.constexpr = WHOLE and not MASKED
+    N: tl.constexpr = k_tile.shape[0]
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
-    d, dv, rows = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M)
+    d, dv, rows, keys = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M), tl.arange(0, N)
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
     level_ptr = level_beyond(level_ptr, levels, TABLE, ROW, FAR)
@@ -93,11 +96,14 @@ def _pull_to_keys(
                 level += positions_times(
                     slope * LOG2E, rows[None, :], first, q_pos, ALIGNED
                 )  # `row_term`
+        entries = table_ptr
+        if FOUND:
+            entries = entries_of(table_ptr, first - table_lo, rows[None, :], keys[:, None], N)
         logits = tile_logits(
             scores, qi[None, :], kj[:, None], q_pos, k_pos, line,
-            table_ptr, key_ptr, row_ptr, key_row_ptr,
+            entries, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, FOUND,
         )  # fmt: skip
         weights = tl.exp2(logits - level)
         if MASKED:
@@ -155,11 +161,11 @@ def _attention_bwd_kv_kernel(
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, SHORT: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
+    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
     tile, b_and_head = tile_and_head()
     kv_heads = heads // groups
     b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads
@@ -189,7 +195,7 @@ def _attention_bwd_kv_kernel(
     start, full_start, future_end, past_start, full_end, end = query_ranges(
         n0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
 
     grad_k = tl.zeros([N, D], dtype=tl.float32)
@@ -237,7 +243,7 @@ def _attention_bwd_kv_kernel(
                     HEAD_DIM, V_DIM, D, DV, M,
                     LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
                     CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
-                    SCATTER, ORDERED, GRAD_SLOPE, EVEN, SHORT, part,
+                    SCATTER, ORDERED, GRAD_SLOPE, EVEN, SHORT, WHOLE, part,
                 )  # fmt: skip
         if GRAD_KEY:
             tl.store(grad_key_ptr + bh64 * k_len + kj, grad_key, mask=in_rows)

@@ -18,6 +18,7 @@ import triton.language as tl
 from .by_distance import pull_to_ends, pull_to_rows
 from .tiles import (
     LOG2E,
+    entries_of,
     far_term,
     kept,
     key_ranges,
@@ -93,12 +94,14 @@ def _pull_to_queries(
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
     SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
-    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr,
+    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
     MASKED: tl.constexpr = PART == 0 or PART == 4
+    FOUND: tl.constexpr = WHOLE and not MASKED
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
+    rows = tl.arange(0, q_tile.shape[0])
     # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
     STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
@@ -121,11 +124,14 @@ def _pull_to_queries(
         line = line_over_keys(
             q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
         )
+        entries = table_ptr
+        if FOUND:
+            entries = entries_of(table_ptr, ref - n0 - table_lo, rows[:, None], columns[None, :], N)
         logits = tile_logits(
             scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
-            table_ptr, key_ptr, row_ptr, key_row_ptr,
+            entries, key_ptr, row_ptr, key_row_ptr,
             scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR,
+            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, FOUND,
         )  # fmt: skip
         weights = tl.exp2(logits - level[:, None])
         if MASKED:
@@ -188,14 +194,14 @@ def _attention_bwd_q_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE: tl.constexpr,
+    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
-    SHORT: tl.constexpr,
+    SHORT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
-    FAR_TILES: tl.constexpr = TABLE or ROW or KEY_ROW
-    ENDS: tl.constexpr = GRAD_TABLE or GRAD_ROW
+    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
+    ENDS: tl.constexpr = GRAD_TABLE_ENDS or GRAD_ROW
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
@@ -246,7 +252,7 @@ def _attention_bwd_q_kernel(
     start, full_start, past_end, future_start, full_end, end = key_ranges(
         m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     grad_q = tl.zeros([M, D], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
@@ -281,7 +287,7 @@ def _attention_bwd_q_kernel(
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW,
-                ORDERED, BALANCED, SHORT, part,
+                ORDERED, BALANCED, SHORT, WHOLE, part,
             )  # fmt: skip
     tl.store(
         grad_q_ptr + b64 * grad_q_batch + h64 * grad_q_head + rows * grad_q_stride + d[None, :],
@@ -299,7 +305,7 @@ def _attention_bwd_q_kernel(
             past_weight = 1.0 - near_weight - future_weight
             past -= surplus * tl.where((past == 0.0) | (past_weight < 1e-5), 0.0, past_weight)
             future -= surplus * future_weight
-    if GRAD_TABLE:
+    if GRAD_TABLE_ENDS:
         tl.store(past_ptr + bh64 * q_len + qi, past, mask=in_rows)
         tl.store(future_ptr + bh64 * q_len + qi, future, mask=in_rows)
     if GRAD_ROW:

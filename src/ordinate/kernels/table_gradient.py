@@ -14,6 +14,67 @@ from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, v
 
 
 @triton.jit
+def _pull_to_diagonal(
+    acc, start, end, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
+    table_ptr, key_ptr, row_ptr, key_row_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_stride, k_stride, v_stride, grad_stride, slope, seed,
+    q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
+    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
+    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
+    PADDED: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add the logits' gradients of the tiles whose first query is in ``[start, end)``."""
+    d, dv = tl.arange(0, D), tl.arange(0, DV)
+    rows, columns = tl.arange(0, M), tl.arange(0, M)
+    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
+        qi = m0 + rows
+        kj = m0 + shift + columns
+        queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
+        gradients = (grad_ptr + (m0 + zero) * grad_stride) + (rows[:, None] * grad_stride + dv[None, :])
+        keys = (k_ptr + (m0 + shift + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
+        values = (v_ptr + (m0 + shift + zero) * v_stride) + (columns[None, :] * v_stride + dv[:, None])
+        in_rows, in_columns = qi < q_len, (kj >= 0) & (kj < k_len)
+        if MASKED or D != HEAD_DIM:
+            q_tile = tl.load(queries, mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0)
+            k_tile = tl.load(keys, mask=in_columns[None, :] & (d[:, None] < HEAD_DIM), other=0.0)
+        else:
+            q_tile, k_tile = tl.load(queries), tl.load(keys)
+        if MASKED or DV != V_DIM:
+            grad_tile = tl.load(gradients, mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0)
+            v_tile = tl.load(values, mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0)
+        else:
+            grad_tile, v_tile = tl.load(gradients), tl.load(values)
+        level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
+        shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
+        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
+        q_pos, k_pos = rows[:, None] + distance, columns[None, :]
+        line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
+        logits = tile_logits(
+            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
+            table_ptr, key_ptr, row_ptr, key_row_ptr,
+            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+            LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0, False,
+        )  # fmt: skip
+        level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
+        weights = tl.exp2(logits - level[:, None])
+        if MASKED:
+            seen = visible(
+                qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
+                k_segment_ptr, padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+            )  # fmt: skip
+            weights = tl.where(seen & in_columns[None, :], weights, 0.0)
+        grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+        if DROPOUT:
+            grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+        acc += weights * (grad_weights - shared[:, None])
+    return acc
+
+
+@triton.jit
 def _table_grad_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, sums_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr,
@@ -56,57 +117,40 @@ def _table_grad_kernel(
     if DROPOUT:
         seed = tl.load(seed_ptr) + bh64.to(tl.int32)
 
-    d, dv = tl.arange(0, D), tl.arange(0, DV)
-    rows, columns = tl.arange(0, M), tl.arange(0, M)
     shift = k_len - q_len - distance  # from a tile's first query to its first key
     # Queries whose tile of keys is not wholly before the first or after the last key.
-    first = tl.maximum(part * run, tl.maximum(-shift - M + 1, 0) // M * M)
-    last = tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift)
+    start = tl.maximum(part * run, tl.maximum(-shift - M + 1, 0) // M * M)
+    end = tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift)
+    # Of these, tiles that are full of queries, of keys and of pairs that are seen.
+    full_start = start + tl.where(start + shift < 0, M, 0)
+    full_end = full_start + tl.maximum(tl.minimum(end, q_len) - full_start, 0) // M * M
+    seen = not (SEGMENTS or PADDED or INDEXED)
+    if CAUSAL:
+        seen = seen & (distance >= M - 1)
+    if WINDOWED:
+        seen = seen & (distance + M - 1 < window)
+        if not CAUSAL:
+            seen = seen & (M - 1 - distance < window)
+    full_start, full_end = tl.where(seen, full_start, start), tl.where(seen, full_end, start)
     acc = tl.zeros([M, M], dtype=tl.float32)
-    for m0 in range(first, last, M):
-        qi = m0 + rows
-        kj = m0 + shift + columns
-        in_rows, in_columns = qi < q_len, (kj >= 0) & (kj < k_len)
-        q_tile = tl.load(
-            q_ptr + qi[:, None].to(tl.int64) * q_stride + d[None, :],
-            mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0,
-        )  # fmt: skip
-        grad_tile = tl.load(
-            grad_ptr + qi[:, None].to(tl.int64) * grad_stride + dv[None, :],
-            mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0,
-        )  # fmt: skip
-        k_tile = tl.load(
-            k_ptr + kj[None, :].to(tl.int64) * k_stride + d[:, None],
-            mask=in_columns[None, :] & (d[:, None] < HEAD_DIM), other=0.0,
-        )  # fmt: skip
-        v_tile = tl.load(
-            v_ptr + kj[None, :].to(tl.int64) * v_stride + dv[:, None],
-            mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0,
-        )  # fmt: skip
-        level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
-        shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
-        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
-        q_pos, k_pos = rows[:, None] + distance, columns[None, :]
-        line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
-        logits = tile_logits(
-            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
+    for part in tl.static_range(3):
+        first, last = start, full_start
+        if part == 1:
+            first, last = full_start, full_end
+        if part == 2:
+            first, last = full_end, end
+        acc = _pull_to_diagonal(
+            acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
             table_ptr, key_ptr, row_ptr, key_row_ptr,
-            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0,
+            q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+            q_stride, k_stride, v_stride, grad_stride, slope, seed,
+            q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
+            HEAD_DIM, V_DIM, D, DV, M, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
+            CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, part != 1,
         )  # fmt: skip
-        level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
-        seen = visible(
-            qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
-            k_segment_ptr, padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
-        )  # fmt: skip
-        weights = tl.where(seen & in_columns[None, :], tl.exp2(logits - level[:, None]), 0.0)
-        grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-        if DROPOUT:
-            grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
-        acc += weights * (grad_weights - shared[:, None])
 
     # Row i moves i - j + M - 1 to column t, so that a column holds one distance.
-    t = tl.arange(0, 2 * M)
+    rows, t = tl.arange(0, M), tl.arange(0, 2 * M)
     source = rows[:, None] + (M - 1) - t[None, :]
     inside = (source >= 0) & (source < M)
     skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), M - 1), 1)
@@ -119,9 +163,9 @@ def _table_grad_kernel(
 def _fold_table_kernel(
     sums_ptr, past_ptr, future_ptr, grad_table_ptr,
     heads, q_len, batch, table_len, table_lo, first_diagonal, diagonals, rows,
-    SUMS: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    SUMS: tl.constexpr, ENDS: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Entries of one head's gradient: the two ends from all queries, those in between from ``SUMS``.
+    """Entries of one head's gradient: with ENDS the two ends from all queries, the others from ``SUMS``.
 
     These are ``"diagonals"``, or, where positions are data, ``"tables"`` to be added up or ``"none"``, for they are
     in the table already.
@@ -130,7 +174,10 @@ def _fold_table_kernel(
     h64 = h.to(tl.int64)
     entry = block * BLOCK + tl.arange(0, BLOCK)
     place = grad_table_ptr + h64 * table_len + entry
-    inside = (entry > 0) & (entry < table_len - 1)
+    if ENDS:
+        inside = (entry > 0) & (entry < table_len - 1)
+    else:
+        inside = entry < table_len
     total = tl.zeros([BLOCK], dtype=tl.float32)
     if SUMS == "diagonals":
         # Each distance lies on two neighbouring diagonals of tiles, M entries further on the one before.
@@ -148,16 +195,17 @@ def _fold_table_kernel(
             total += tl.load(start + entry, mask=inside, other=0.0)
     else:
         total = tl.load(place, mask=inside, other=0.0)
-    # Only the programs that hold an end have queries to add up.
-    past = tl.zeros([1024], dtype=tl.float32)
-    future = tl.zeros([1024], dtype=tl.float32)
-    if (block == 0) | (block == tl.num_programs(1) - 1):
-        for b in range(batch):
-            start = (b * heads + h64) * q_len
-            for first in range(0, q_len, 1024):
-                query = first + tl.arange(0, 1024)
-                past += tl.load(past_ptr + start + query, mask=query < q_len, other=0.0)
-                future += tl.load(future_ptr + start + query, mask=query < q_len, other=0.0)
-    total += tl.where(entry == table_len - 1, tl.sum(past, 0), 0.0)
-    total += tl.where(entry == 0, tl.sum(future, 0), 0.0)
+    if ENDS:
+        # Only the programs that hold an end have queries to add up.
+        past = tl.zeros([1024], dtype=tl.float32)
+        future = tl.zeros([1024], dtype=tl.float32)
+        if (block == 0) | (block == tl.num_programs(1) - 1):
+            for b in range(batch):
+                start = (b * heads + h64) * q_len
+                for first in range(0, q_len, 1024):
+                    query = first + tl.arange(0, 1024)
+                    past += tl.load(past_ptr + start + query, mask=query < q_len, other=0.0)
+                    future += tl.load(future_ptr + start + query, mask=query < q_len, other=0.0)
+        total += tl.where(entry == table_len - 1, tl.sum(past, 0), 0.0)
+        total += tl.where(entry == 0, tl.sum(future, 0), 0.0)
     tl.store(place, total, mask=entry < table_len)

@@ -42,6 +42,21 @@ def lookup(pointers):
 
 
 @triton.jit
+def entries_of(table_ptr, distance, queries, keys, N: tl.constexpr):
+    """Where a tile finds its distances in a table that has them all.
+
+    Args:
+        distance: From the tile's first key to its first query, counted from the table's first entry.
+        queries, keys: Counted from the tile's first, shaped to broadcast. There are N keys.
+
+    A thread's pairs lie a fixed way from each other, and pairs along a diagonal at one place. Written as a sum of
+    one address, queries and keys counted backwards, the compiler sees both: it loads each place once, by one address.
+    """
+    backwards = (keys ^ (N - 1)).to(tl.int64)  # N - 1 - keys, for N is a power of two
+    return (table_ptr + (distance - (N - 1))) + (queries.to(tl.int64) + backwards)
+
+
+@triton.jit
 def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED: tl.constexpr):
     """Positions less ``ref``, small enough for int32. Aligned positions are the indices themselves."""
     if ALIGNED:
@@ -124,13 +139,13 @@ def tile_logits(
     scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
     LINEAR: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
-    PACKED: tl.constexpr = False,
+    FOUND: tl.constexpr, PACKED: tl.constexpr = False,
 ):  # fmt: skip
     """Scaled scores plus bias, but for what is one number for a whole row of the tile.
 
     Of a line that is `row_term`. FAR says on which side of the tables all of a tile's distances lie: 1 past their
     end, -1 before their start, 0 neither, so that each must be looked up; where it is not 0, a table and rows of
-    queries have one number for the whole row, `far_term`. PACKED says that rows are of several heads: what is a number
+    queries have one number for the whole row, `far_term`. FOUND says that ``table_ptr`` are `entries_of` the tile. PACKED says that rows are of several heads: what is a number
     for each key otherwise is then one for each pair.
     """
     if SOFTCAP:
@@ -145,8 +160,10 @@ def tile_logits(
         else:
             logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
     if TABLE and FAR == 0:
-        index = tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
-        logits += lookup(table_ptr + index) * LOG2E
+        entries = table_ptr
+        if not FOUND:
+            entries += tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
+        logits += lookup(entries) * LOG2E
     if ROW and FAR == 0:
         index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
         row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
@@ -240,7 +257,7 @@ def key_ranges(
     m0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Where the keys of a query tile change their nature, as multiples of N.
 
@@ -271,6 +288,8 @@ def key_ranges(
     if RANGED:  # a segment may end before the window begins
         full_end = tl.minimum(full_end, end)
     full_end = tl.maximum(full_end, full_start)
+    if WHOLE:  # a table has no entries for queries beyond the last
+        full_end = tl.where(m0 + M > q_len, full_start, full_end)
     past_end, future_start = full_start, full_end
     if FAR_TILES:
         if ALIGNED:
@@ -291,7 +310,7 @@ def query_ranges(
     n0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """The same for the queries of a key tile, as multiples of M.
 
@@ -303,6 +322,8 @@ def query_ranges(
     start, end = 0, q_len
     # Queries beyond q_len bring zero gradients, so only keys beyond k_len need a mask.
     full_start, full_end = 0, q_len
+    if WHOLE:  # but a table has no entries for them
+        full_end = q_len // M * M
     if CAUSAL and not INDEXED:
         start = tl.maximum(first, 0) // M * M
         full_start = (tl.maximum(last, 0) + M - 1) // M * M
