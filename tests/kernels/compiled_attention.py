@@ -15,7 +15,13 @@ from triton.compiler import ASTSource
 
 import ordinate
 from ordinate.attention import api, fused, fused_op, fused_rows, fused_tiles
-from ordinate.kernels import attention_forward, key_gradient, query_gradient, row_projection, table_gradient
+from ordinate.kernels import (
+    attention_forward,
+    key_gradient,
+    query_gradient,
+    row_projection,
+    table_gradient,
+)
 
 
 class RowsOfKeys(ordinate.PositionEncoding):
@@ -27,6 +33,15 @@ class RowsOfKeys(ordinate.PositionEncoding):
         table = torch.zeros(1, 41, k.shape[-1])
         features = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         return ordinate.RowBias(features, table, queries, keys, lo=-20, side="key", aligned=aligned)
+
+
+class EveryDistance(ordinate.PositionEncoding):
+    """Each head has a logit for every distance there is."""
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        table = torch.zeros(q.shape[1], q.shape[2] + k.shape[2] - 1)
+        return ordinate.DistanceBias(table, queries, keys, lo=1 - q.shape[2], aligned=True)
 
 
 class Gates(ordinate.PositionEncoding):
@@ -135,6 +150,7 @@ def compile_all(
         "none": ordinate.NoPE,
         "alibi": lambda: ordinate.ALiBi(heads, symmetric=not causal, trainable=True),
         "t5": lambda: ordinate.T5Bias(heads, bidirectional=not causal),
+        "every distance": EveryDistance,
         "shaw": lambda: ordinate.Shaw(head_dim, 16),
         "both rows": lambda: ordinate.Combined(ordinate.Shaw(head_dim, 16), RowsOfKeys()),
         "all": lambda: ordinate.Combined(

@@ -67,6 +67,16 @@ def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [("bfloat16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float32", 64)]
+)
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_kernels_of_a_table_with_every_distance_fit(capability, dtype, head_dim):
+    kernels = _compile(capability, dtype, head_dim, "every distance", even=head_dim > 64)
+    _assert_it_fits(kernels, capability, table=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", ["alibi", "shaw", "both rows", "t5"])
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_other_biases_over_lengths_that_end_inside_a_tile_fit(capability, bias):

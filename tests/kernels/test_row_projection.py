@@ -62,7 +62,9 @@ def test_a_gradient_that_nobody_asks_for_is_not_computed(place, device, monkeypa
 
 @pytest.mark.parametrize("empty", ["batch", "tokens"])
 def test_nothing_gives_nothing(empty, device):
-    features = torch.zeros(0 if empty == "batch" else 1, 2, 0 if empty == "tokens" else 5, 8, device=device)
+    features = torch.zeros(
+        0 if empty == "batch" else 1, 2, 0 if empty == "tokens" else 5, 8, device=device
+    )
     table = torch.randn(1, 3, 8, device=device, requires_grad=True)
     rows = fused_rows.projected(features.requires_grad_(), table, 1.0)
     assert rows.shape == (*features.shape[:3], 3)

@@ -89,12 +89,10 @@ class Launch:
     @property
     def bias_kind(self) -> str:
         """What the bias asks of a kernel: its tiles differ in that."""
-        looked_up = self.looked_up
-        if self.whole:  # looking it up takes little more than working out a line
-            looked_up = self.row is not None or self.key_row is not None
-        if looked_up:
-            return "looked up"
-        return "none" if self.slopes is None and self.key is None and self.table is None else "line"
+        if self.looked_up:
+            rows = self.row is not None or self.key_row is not None
+            return "whole" if self.whole and not rows else "looked up"
+        return "none" if self.slopes is None and self.key is None else "line"
 
     @property
     def short(self) -> bool:

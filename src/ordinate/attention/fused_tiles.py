@@ -25,19 +25,23 @@ class Tile(NamedTuple):
 
 
 # For head dims up to 64, 128 and 256: the fastest of those measured on an H200. "line" is for slopes and vectors over
-# keys, "looked up" for tables and rows. The gradient of a table has square tiles.
+# keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a table has square
+# tiles.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "forward, line": (Tile(64, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "forward, whole": (Tile(64, 64, 4, 3, 168), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "queries": (Tile(64, 64, 4, 3, 128), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
     "queries, line": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
     "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "queries, whole": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "keys": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, line": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
-    "table": (Tile(64, 64, 4, 1, 168), Tile(64, 64, 4, 1, 168), Tile(64, 64, 8, 1)),
+    "keys, whole": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
+    "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
 }
 
 
@@ -49,7 +53,7 @@ def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> 
     """Rows M, columns N and how to compile a kernel for them.
 
     Args:
-        bias: ``"none"``, ``"line"`` or ``"looked up"``.
+        bias: ``"none"``, ``"line"``, ``"whole"`` or ``"looked up"``.
     """
     square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -102,8 +106,11 @@ def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
-        while 2 * m * both > limit and m > 16:
-            m //= 2
+        while stages * 2 * m * both > limit and m > 16:  # all four are streamed
+            if stages > 1:
+                stages -= 1
+            else:
+                m //= 2
         return m, m, stages
     keys_stay = kernel == "keys"
     resident, streamed = (n, m) if keys_stay else (m, n)

@@ -145,8 +145,9 @@ def tile_logits(
 
     Of a line that is `row_term`. FAR says on which side of the tables all of a tile's distances lie: 1 past their
     end, -1 before their start, 0 neither, so that each must be looked up; where it is not 0, a table and rows of
-    queries have one number for the whole row, `far_term`. FOUND says that ``table_ptr`` are `entries_of` the tile. PACKED says that rows are of several heads: what is a number
-    for each key otherwise is then one for each pair.
+    queries have one number for the whole row, `far_term`. FOUND says that ``table_ptr`` are the tile's `entries_of`
+    the table. PACKED says that rows are of several heads: what is a number for each key otherwise is then one for
+    each pair.
     """
     if SOFTCAP:
         logits = softcap * LOG2E * tanh(scores * (scale / softcap))
