@@ -66,10 +66,11 @@ def test_positions_are_data_whatever_their_order(bias, positions):
 
 
 @pytest.mark.parametrize(
-    ("q_len", "k_len"), [(1, 1), (1, 300), (300, 1), (64, 64), (65, 129), (256, 512), (333, 77)]
+    ("q_len", "k_len"),
+    [(1, 1), (1, 300), (300, 1), (64, 64), (65, 129), (256, 512), (333, 77), (190, 333)],
 )
 @pytest.mark.parametrize("causal", ["full", "causal"])
-@pytest.mark.parametrize("bias", ["none", "sum", "sum_of_all"])
+@pytest.mark.parametrize("bias", ["none", "every_distance", "sum", "sum_of_all"])
 def test_lengths_that_fill_their_tiles_or_do_not(bias, causal, q_len, k_len):
     sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
     check(Case(bias, causal, sizes=sizes, dtype=torch.bfloat16, device="cuda"))

@@ -86,7 +86,9 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 
 
 @pytest.mark.usefixtures("_poisoned_memory")
-@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (64, 80), (96, 32), (70, 150)])
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [(64, 64), (64, 80), (96, 32), (70, 151), (100, 93), (61, 98)]
+)
 @pytest.mark.parametrize("mask", ["full", "causal", "window", "causal_window"])
 @pytest.mark.parametrize("bias", ["every_distance", "sum_of_every_distance"])
 def test_tables_with_every_distance_where_most_tiles_are_full(bias, mask, q_len, k_len, device):

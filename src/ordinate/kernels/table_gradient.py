@@ -121,9 +121,10 @@ def _table_grad_kernel(
     # Queries whose tile of keys is not wholly before the first or after the last key.
     start = tl.maximum(part * run, tl.maximum(-shift - M + 1, 0) // M * M)
     end = tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift)
+    end = tl.maximum(end, start)
     # Of these, tiles that are full of queries, of keys and of pairs that are seen.
-    full_start = start + tl.where(start + shift < 0, M, 0)
-    full_end = full_start + tl.maximum(tl.minimum(end, q_len) - full_start, 0) // M * M
+    full_start = tl.minimum(tl.maximum(start, (tl.maximum(-shift, 0) + M - 1) // M * M), end)
+    full_end = full_start + (end - full_start) // M * M
     seen = not (SEGMENTS or PADDED or INDEXED)
     if CAUSAL:
         seen = seen & (distance >= M - 1)
@@ -133,11 +134,11 @@ def _table_grad_kernel(
             seen = seen & (M - 1 - distance < window)
     full_start, full_end = tl.where(seen, full_start, start), tl.where(seen, full_end, start)
     acc = tl.zeros([M, M], dtype=tl.float32)
-    for part in tl.static_range(3):
+    for third in tl.static_range(3):
         first, last = start, full_start
-        if part == 1:
+        if third == 1:
             first, last = full_start, full_end
-        if part == 2:
+        if third == 2:
             first, last = full_end, end
         acc = _pull_to_diagonal(
             acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
@@ -146,7 +147,7 @@ def _table_grad_kernel(
             q_stride, k_stride, v_stride, grad_stride, slope, seed,
             q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
             HEAD_DIM, V_DIM, D, DV, M, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
-            CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, part != 1,
+            CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, third != 1,
         )  # fmt: skip
 
     # Row i moves i - j + M - 1 to column t, so that a column holds one distance.
