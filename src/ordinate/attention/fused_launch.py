@@ -100,9 +100,17 @@ class Launch:
         return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
 
     @property
+    def sees_no_future(self) -> bool:
+        """Whether no query sees a key at a negative distance, positions being in order.
+
+        Where sequences lie behind one another, a causal mask goes by indices of its own.
+        """
+        return self.causal and self.q_index is None
+
+    @property
     def whole(self) -> bool:
         """Whether the table has an entry for every distance that is seen, so that none lies beyond its ends."""
-        least = 0 if self.causal else 1 - self.q.shape[2]
+        least = 0 if self.sees_no_future else 1 - self.q.shape[2]
         covers = self.lo <= least and self.hi >= self.k.shape[2] - 1
         return self.table is not None and self.aligned and covers
 
@@ -187,8 +195,14 @@ class Launch:
             "far_batch": 2 * tiles * _any_batched(self.q_positions, self.k_positions),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
-            "WHOLE": self.whole,
+            # A tile with too few queries is masked for all its keys then, and should not be the only one.
+            "WHOLE": self.whole and self.q.shape[2] >= 2 * m,
         }  # fmt: skip
+
+
+def somebody_looks_on() -> bool:
+    """Whether a compiler or ``torch.vmap`` must see an operator where else a bare function does."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def rows_of_unit_stride(x: Tensor) -> Tensor:

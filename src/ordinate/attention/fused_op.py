@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .fused_launch import Launch, empty_as, rows_of_unit_stride
+from .fused_launch import Launch, empty_as, rows_of_unit_stride, somebody_looks_on
 from .fused_plans import BackwardPlan, ForwardPlan, kept_plan, plan_backward, plan_forward
 
 
@@ -129,7 +129,7 @@ def backward(
         sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
     elif plan.own_tables:
         sums = torch.zeros(plan.table_sums, dtype=torch.float32, device=q.device)
-    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_table, grad_row)
+    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_row)
     into_table = grads["table"] if grad_table and not plan.own_tables else sums
     _keys_backward(launch, plan, common, grads, into_table, grad_slopes, grad_key, grad_key_row)
     if plan.table is not None:
@@ -155,11 +155,11 @@ def _zeros(q: Tensor, tensor: Tensor | None, wanted: bool) -> Tensor:
 
 def _queries_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    grad_lse: Tensor | None, grad_table: bool, grad_row: bool,
+    grad_lse: Tensor | None, grad_row: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = common["shared_ptr"]  # a pointer that is not followed
-    if grad_table and not launch.whole:
+    if plan.table_ends:
         past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     config = plan.queries_config
@@ -282,7 +282,7 @@ def attention(*inputs) -> tuple[Tensor, Tensor]:
 
     (Operators have no gradient under ``torch.func.grad``; PyTorch says so.)
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if somebody_looks_on():
         out, lse = torch.ops.ordinate.fused_attention(*inputs)
     elif torch.is_grad_enabled():
         out, lse = _Attention.apply(*inputs)

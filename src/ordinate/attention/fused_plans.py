@@ -52,7 +52,7 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
         attention_forward._attention_fwd_kernel, (*grid, shares),
         {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
          "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1,
-         "PACKED": packed, "WHOLE": launch.whole and not few, **config},
+         "PACKED": packed, **config},
     )  # fmt: skip
     merge = Step(
         attention_forward._merge_fwd_kernel, (batch * heads, q_len),
@@ -76,6 +76,7 @@ class BackwardPlan(NamedTuple):
     keys_config: dict[str, Any]
     key_tiles: int
     own_tables: bool  # for every tile of keys
+    table_ends: bool  # summed for each query
     table: Step | None
     table_sums: tuple[int, ...]
     fold: Step | None
@@ -124,7 +125,7 @@ def plan_backward(
     if grad_table:
         table, sums, fold = _plan_table(launch, numbers, key_tiles if own_tables else 0)
     return BackwardPlan(
-        shared, queries, of_queries, keys, of_keys, key_tiles, own_tables, table, sums, fold
+        shared, queries, of_queries, keys, of_keys, key_tiles, own_tables, table_ends, table, sums, fold
     )
 
 
@@ -151,7 +152,7 @@ def _plan_table(
     lo, hi = (launch.lo, launch.hi) if launch.whole else (launch.lo + 1, launch.hi - 1)
     first = -((m - 1 - lo) // m)
     last = (hi + m - 1) // m
-    if launch.causal:
+    if launch.sees_no_future:
         first = max(first, 0)
     # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
     first = max(first, -((q_len + m - 2) // m))

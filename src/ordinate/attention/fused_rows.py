@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels import row_projection
 from ..kernels.launch import Step
-from .fused_launch import empty_as, rows_of_unit_stride, strides_of
+from .fused_launch import empty_as, rows_of_unit_stride, somebody_looks_on, strides_of
 from .fused_plans import kept_plan
 from .fused_tiles import padded
 
@@ -23,7 +23,7 @@ def _numbers(features: Tensor, table: Tensor, factor: float) -> dict[str, Any]:
         "heads": features.shape[1], "tokens": features.shape[2], "entries": entries, "factor": factor,
         "RANK": rank, "M": _M, "N": min(64, padded(entries)), "R": min(64, padded(rank)),
         "num_warps": 4, "num_stages": 1,
-        # Of what is no float32, products of float32 numbers in three parts are as good as exact.
+        # Three products of fewer bits are as good as one of float32 for features that have fewer themselves.
         "PRECISION": "ieee" if features.dtype == torch.float32 else "tf32x3",
     }  # fmt: skip
 
@@ -66,9 +66,9 @@ def backward(
     batch, heads, tokens, rank = features.shape
     entries = table.shape[1]
     grad_features = empty_as(features, rank) if of_features else features.new_empty(0)
-    grad_table = torch.zeros_like(table) if of_table else table.new_empty(0)
+    grad_table = torch.empty_like(table) if of_table else table.new_empty(0)
     if grad.numel() == 0:
-        return grad_features.zero_(), grad_table
+        return grad_features.zero_(), grad_table.zero_()
     key = (features.shape, features.stride(), features.dtype, features.device, table.shape, factor)
     numbers = _numbers(features, table, factor)
     if of_features:
@@ -82,7 +82,7 @@ def backward(
         step(grad_rows_ptr=grad, table_ptr=table, grad_features_ptr=grad_features)
     if of_table:
         blocks = -(-entries // numbers["N"])
-        # Enough programs to fill a device, few enough that their sums stay small beside the rows.
+        # Enough programs to fill a device, few enough that their sums are no more numbers than the features.
         runs = max(1, min(-(-tokens // (4 * _M)), 1024 // (batch * heads * blocks)))
         run = -(-tokens // (runs * _M)) * _M
         sums = table.new_empty(batch, heads * runs, entries, rank)
@@ -149,7 +149,7 @@ class _Projection(torch.autograd.Function):
 
 def projected(features: Tensor, table: Tensor, factor: float) -> Tensor:
     """``factor · features · table`` for every distance, in float32."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if somebody_looks_on():
         return torch.ops.ordinate.row_projection(features, table, factor)
     if torch.is_grad_enabled():
         return _Projection.apply(features, table, factor)

@@ -91,6 +91,7 @@ def _table_grad_kernel(
     PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2M]``: entry ``i - j + M - 1`` of a diagonal of M × M tiles."""
+    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * M  # of a tile's first query and first key
@@ -119,20 +120,22 @@ def _table_grad_kernel(
 
     shift = k_len - q_len - distance  # from a tile's first query to its first key
     # Queries whose tile of keys is not wholly before the first or after the last key.
-    start = tl.maximum(part * run, tl.maximum(-shift - M + 1, 0) // M * M)
-    end = tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift)
-    end = tl.maximum(end, start)
+    start = tl.maximum(part * run, tl.cdiv(tl.maximum(-shift - M + 1, 0), M) * M)
+    end = tl.maximum(tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift), start)
     # Of these, tiles that are full of queries, of keys and of pairs that are seen.
-    full_start = tl.minimum(tl.maximum(start, (tl.maximum(-shift, 0) + M - 1) // M * M), end)
+    full_start = tl.minimum(tl.maximum(start, tl.cdiv(tl.maximum(-shift, 0), M) * M), end)
     full_end = full_start + (end - full_start) // M * M
-    seen = not (SEGMENTS or PADDED or INDEXED)
+    lowest, highest = -q_len, k_len  # of the distances that are seen
     if CAUSAL:
-        seen = seen & (distance >= M - 1)
+        lowest = 0
     if WINDOWED:
-        seen = seen & (distance + M - 1 < window)
+        highest = window - 1
         if not CAUSAL:
-            seen = seen & (M - 1 - distance < window)
-    full_start, full_end = tl.where(seen, full_start, start), tl.where(seen, full_end, start)
+            lowest = 1 - window
+    all_seen = (distance - (M - 1) >= lowest) & (distance + (M - 1) <= highest)
+    full_start, full_end = tl.where(all_seen, full_start, start), tl.where(all_seen, full_end, start)
+    if MASKED:
+        full_start, full_end = start, start
     acc = tl.zeros([M, M], dtype=tl.float32)
     for third in tl.static_range(3):
         first, last = start, full_start
@@ -140,15 +143,16 @@ def _table_grad_kernel(
             first, last = full_start, full_end
         if third == 2:
             first, last = full_end, end
-        acc = _pull_to_diagonal(
-            acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
-            table_ptr, key_ptr, row_ptr, key_row_ptr,
-            q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
-            q_stride, k_stride, v_stride, grad_stride, slope, seed,
-            q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
-            HEAD_DIM, V_DIM, D, DV, M, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
-            CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, third != 1,
-        )  # fmt: skip
+        if third != 1 or not MASKED:
+            acc = _pull_to_diagonal(
+                acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
+                table_ptr, key_ptr, row_ptr, key_row_ptr,
+                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                q_stride, k_stride, v_stride, grad_stride, slope, seed,
+                q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
+                HEAD_DIM, V_DIM, D, DV, M, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, third != 1,
+            )  # fmt: skip
 
     # Row i moves i - j + M - 1 to column t, so that a column holds one distance.
     rows, t = tl.arange(0, M), tl.arange(0, 2 * M)
