@@ -82,7 +82,8 @@ def backward(
         step(grad_rows_ptr=grad, table_ptr=table, grad_features_ptr=grad_features)
     if of_table:
         blocks = -(-entries // numbers["N"])
-        # Enough programs to fill a device, few enough that their sums are no more numbers than the features.
+        # Enough programs to fill a device, each for 256 tokens at least, so that their sums are fewer numbers than the
+        # rows up to a rank of 256.
         runs = max(1, min(-(-tokens // (4 * _M)), 1024 // (batch * heads * blocks)))
         run = -(-tokens // (runs * _M)) * _M
         sums = table.new_empty(batch, heads * runs, entries, rank)
