@@ -148,15 +148,16 @@ def _plan_table(
     batch, heads, q_len, _ = launch.q.shape
     assert launch.table is not None
     config = _tile_config("table", launch)
-    m = config["M"]
+    m, n = config["M"], config["N"]
     lo, hi = (launch.lo, launch.hi) if launch.whole else (launch.lo + 1, launch.hi - 1)
-    first = -((m - 1 - lo) // m)
-    last = (hi + m - 1) // m
+    # Tiles on diagonal d see the distances from d n - (n - 1) to d n + (m - 1).
+    first = -((m - 1 - lo) // n)
+    last = (hi + n - 1) // n
     if launch.sees_no_future:
         first = max(first, 0)
     # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
-    first = max(first, -((q_len + m - 2) // m))
-    last = min(last, (launch.k.shape[2] + m - 2) // m)
+    first = max(first, -((q_len + m - 2) // n))
+    last = min(last, (launch.k.shape[2] + n - 2) // n)
     step: Step | None = None
     table_len = launch.table.shape[-1]
     rows, diagonals = batch * tables, 0
@@ -166,7 +167,7 @@ def _plan_table(
         # Enough programs to fill a device, few enough that their sums stay small beside q.
         runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
         rows = batch * runs
-        sums = (rows, heads, diagonals, 2 * m)
+        sums = (rows, heads, diagonals, 2 * n)
         step = Step(
             table_gradient._table_grad_kernel, (heads * rows, diagonals),
             {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
@@ -178,6 +179,6 @@ def _plan_table(
         table_gradient._fold_table_kernel, (heads, -(-table_len // block)),
         {"heads": heads, "q_len": q_len, "batch": batch, "table_len": table_len, "table_lo": launch.lo,
          "first_diagonal": first, "diagonals": diagonals, "rows": rows, "SUMS": kind,
-         "ENDS": not launch.whole, "M": m, "BLOCK": block},
+         "ENDS": not launch.whole, "N": n, "BLOCK": block},
     )  # fmt: skip
     return step, sums, fold

@@ -25,8 +25,8 @@ class Tile(NamedTuple):
 
 
 # For head dims up to 64, 128 and 256: the fastest of those measured on an H200. "line" is for slopes and vectors over
-# keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a table has square
-# tiles.
+# keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a table has no more
+# queries than keys in a tile.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
@@ -42,6 +42,7 @@ _TILES = {
     "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, whole": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
+    "table, whole": (Tile(64, 128, 8, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
 }
 
 
@@ -55,19 +56,20 @@ def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> 
     Args:
         bias: ``"none"``, ``"line"``, ``"whole"`` or ``"looked up"``.
     """
-    square = kernel == "table"
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return {"M": 16} if square else {"M": 16 if kernel == "few queries" else 32, "N": 16}
+        if kernel == "table":
+            return {"M": 16, "N": 32 if bias == "whole" else 16}
+        return {"M": 16 if kernel == "few queries" else 32, "N": 16}
     dim = max(q.shape[-1], v.shape[-1])
     width = 0 if dim <= 64 else 1 if dim <= 128 else 2
     tile = _TILES.get(f"{kernel}, {bias}", _TILES[kernel])[width]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         tile = Tile(min(tile.m, 32), 32, 4, 1)
     m, n, stages = _fit(kernel, tile, q, v, shared_memory_of(q.device))
-    config: dict[str, Any] = {"M": m, "num_warps": tile.warps, "num_stages": stages}
+    config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if tile.registers is not None and not dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
-    return config if square else {**config, "N": n}
+    return config
 
 
 def padded(dim: int) -> int:
@@ -106,12 +108,13 @@ def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
-        while stages * 2 * m * both > limit and m > 16:  # all four are streamed
+        while stages * (m + n) * both > limit and n > 16:  # all four are streamed
             if stages > 1:
                 stages -= 1
             else:
-                m //= 2
-        return m, m, stages
+                n //= 2
+                m = min(m, n)
+        return m, n, stages
     keys_stay = kernel == "keys"
     resident, streamed = (n, m) if keys_stay else (m, n)
     resident_row = row if kernel in ("forward", "few queries") else both

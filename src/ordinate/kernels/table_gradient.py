@@ -21,14 +21,14 @@ def _pull_to_diagonal(
     q_stride, k_stride, v_stride, grad_stride, slope, seed,
     q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
+    KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the logits' gradients of the tiles whose first query is in ``[start, end)``."""
     d, dv = tl.arange(0, D), tl.arange(0, DV)
-    rows, columns = tl.arange(0, M), tl.arange(0, M)
+    rows, columns = tl.arange(0, M), tl.arange(0, N)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
         qi = m0 + rows
@@ -50,7 +50,7 @@ def _pull_to_diagonal(
             grad_tile, v_tile = tl.load(gradients), tl.load(values)
         level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
         shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
-        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, M]
+        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
         q_pos, k_pos = rows[:, None] + distance, columns[None, :]
         line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
         logits = tile_logits(
@@ -85,16 +85,16 @@ def _table_grad_kernel(
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
     first_diagonal, diagonals, run, runs,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
+    KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
     PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``sums[batch · runs, heads, diagonals, 2M]``: entry ``i - j + M - 1`` of a diagonal of M × M tiles."""
+    """``sums[batch · runs, heads, diagonals, 2N]``: entry ``i - j + N - 1`` of a diagonal of M × N tiles, M ≤ N."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
-    distance = (first_diagonal + diagonal) * M  # of a tile's first query and first key
+    distance = (first_diagonal + diagonal) * N  # of a tile's first query and first key
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
     bh64 = b64 * heads + h64
     q_ptr += b64 * q_batch + h64 * q_head
@@ -120,11 +120,13 @@ def _table_grad_kernel(
 
     shift = k_len - q_len - distance  # from a tile's first query to its first key
     # Queries whose tile of keys is not wholly before the first or after the last key.
-    start = tl.maximum(part * run, tl.cdiv(tl.maximum(-shift - M + 1, 0), M) * M)
-    end = tl.maximum(tl.minimum(tl.minimum(part * run + run, q_len), k_len - shift), start)
+    start = tl.maximum(part * run, tl.cdiv(tl.maximum(-shift - N + 1, 0), M) * M)
+    q_end = tl.minimum(part * run + run, q_len)
+    end = tl.maximum(tl.minimum(q_end, k_len - shift), start)
     # Of these, tiles that are full of queries, of keys and of pairs that are seen.
     full_start = tl.minimum(tl.maximum(start, tl.cdiv(tl.maximum(-shift, 0), M) * M), end)
-    full_end = full_start + (end - full_start) // M * M
+    last_full = tl.minimum(q_end - M, k_len - shift - N)
+    full_end = full_start + tl.maximum(last_full + M - full_start, 0) // M * M
     lowest, highest = -q_len, k_len  # of the distances that are seen
     if CAUSAL:
         lowest = 0
@@ -132,11 +134,11 @@ def _table_grad_kernel(
         highest = window - 1
         if not CAUSAL:
             lowest = 1 - window
-    all_seen = (distance - (M - 1) >= lowest) & (distance + (M - 1) <= highest)
+    all_seen = (distance - (N - 1) >= lowest) & (distance + (M - 1) <= highest)
     full_start, full_end = tl.where(all_seen, full_start, start), tl.where(all_seen, full_end, start)
     if MASKED:
         full_start, full_end = start, start
-    acc = tl.zeros([M, M], dtype=tl.float32)
+    acc = tl.zeros([M, N], dtype=tl.float32)
     for third in tl.static_range(3):
         first, last = start, full_start
         if third == 1:
@@ -150,25 +152,25 @@ def _table_grad_kernel(
                 q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
                 q_stride, k_stride, v_stride, grad_stride, slope, seed,
                 q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
-                HEAD_DIM, V_DIM, D, DV, M, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
+                HEAD_DIM, V_DIM, D, DV, M, N, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
                 CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, third != 1,
             )  # fmt: skip
 
-    # Row i moves i - j + M - 1 to column t, so that a column holds one distance.
-    rows, t = tl.arange(0, M), tl.arange(0, 2 * M)
-    source = rows[:, None] + (M - 1) - t[None, :]
-    inside = (source >= 0) & (source < M)
-    skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), M - 1), 1)
+    # Row i moves i - j + N - 1 to column t, so that a column holds one distance.
+    rows, t = tl.arange(0, M), tl.arange(0, 2 * N)
+    source = rows[:, None] + (N - 1) - t[None, :]
+    inside = (source >= 0) & (source < N)
+    skewed = tl.gather(acc, tl.minimum(tl.maximum(source, 0), N - 1), 1)
     sums = tl.sum(tl.where(inside, skewed, 0.0), 0)
     place = rest.to(tl.int64) * diagonals + diagonal
-    tl.store(sums_ptr + place * (2 * M) + t, sums)
+    tl.store(sums_ptr + place * (2 * N) + t, sums)
 
 
 @triton.jit
 def _fold_table_kernel(
     sums_ptr, past_ptr, future_ptr, grad_table_ptr,
     heads, q_len, batch, table_len, table_lo, first_diagonal, diagonals, rows,
-    SUMS: tl.constexpr, ENDS: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    SUMS: tl.constexpr, ENDS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Entries of one head's gradient: with ENDS the two ends from all queries, the others from ``SUMS``.
 
@@ -185,15 +187,15 @@ def _fold_table_kernel(
         inside = entry < table_len
     total = tl.zeros([BLOCK], dtype=tl.float32)
     if SUMS == "diagonals":
-        # Each distance lies on two neighbouring diagonals of tiles, M entries further on the one before.
-        offset = table_lo + entry + (M - 1) - first_diagonal * M
-        diagonal, t = offset // M, offset % M
+        # Each distance lies on two neighbouring diagonals of tiles, N entries further on the one before.
+        offset = table_lo + entry + (N - 1) - first_diagonal * N
+        diagonal, t = offset // N, offset % N
         after = inside & (offset >= 0) & (diagonal < diagonals)
-        before = inside & (offset >= M) & (diagonal <= diagonals)
+        before = inside & (offset >= N) & (diagonal <= diagonals)
         for row in range(rows):
-            start = sums_ptr + (row * heads + h64) * diagonals * (2 * M)
-            total += tl.load(start + diagonal * (2 * M) + t, mask=after, other=0.0)
-            total += tl.load(start + (diagonal - 1) * (2 * M) + t + M, mask=before, other=0.0)
+            start = sums_ptr + (row * heads + h64) * diagonals * (2 * N)
+            total += tl.load(start + diagonal * (2 * N) + t, mask=after, other=0.0)
+            total += tl.load(start + (diagonal - 1) * (2 * N) + t + N, mask=before, other=0.0)
     elif SUMS == "tables":
         for row in range(rows):
             start = sums_ptr + (row * heads + h64) * table_len
