@@ -42,7 +42,7 @@ _TILES = {
     "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, whole": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
-    "table, whole": (Tile(64, 128, 8, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
+    "table, whole": (Tile(64, 64, 4, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
 }
 
 
