@@ -12,6 +12,7 @@ as many bytes. Exits with 1, untimed, where any result differs from the specific
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -160,10 +161,23 @@ def peers(layout: str, q_len: int) -> dict[str, Callable[[Tensor, Tensor], objec
         from flash_attn.ops.triton.rotary import apply_rotary
 
         narrow = [table[0].bfloat16() for table in own]
-        found["flash-attn"] = lambda q, k: [
-            apply_rotary(x.transpose(1, 2), *narrow, **turn) for x in (q, k)
-        ]
+
+        def flash(q: Tensor, k: Tensor, inplace: bool = False) -> list[Tensor]:
+            return [apply_rotary(x.transpose(1, 2), *narrow, **turn, inplace=inplace) for x in (q, k)]
+
+        found["flash-attn"] = flash
+        found["flash-attn, in place"] = lambda q, k: flash(q, k, inplace=True)
     return found
+
+
+def peers_versions() -> dict[str, str]:
+    """Of the packages that are there; neither Liger nor flash-attn has to be."""
+    names = {"transformers": "transformers", "liger-kernel": "liger_kernel", "flash-attn": "flash_attn"}
+    return {
+        package: importlib.metadata.version(package)
+        for package, module in names.items()
+        if importlib.util.find_spec(module)
+    }
 
 
 # ---------------------------------------------------------------------------------------- time
@@ -289,7 +303,7 @@ def main() -> None:
     checks = check()
     print(f"green: {checks} comparisons, equal to the last bit ({time.perf_counter() - started:.0f} s)")
     timer = Timer()
-    record = {"environment": describe(), "checks": checks, "results": measure(timer)}
+    record = {"environment": describe() | peers_versions(), "checks": checks, "results": measure(timer)}
     print_rows(record["results"])
     if options.sweep:
         record["sweep"] = sweep(timer)
