@@ -4,7 +4,7 @@
     PYTHONPATH=src python3 benchmarks/gpu_rope.py --out DIR --sweep    # block sizes as well
 
 Every timing is the median over calls between two CUDA events. Before each call the L2 cache is
-overwritten, which also lets the host run ahead, so that the events enclose the device's work alone. Inputs
+overwritten, and the device waits until the host has run ahead, so that the events enclose the device's work alone. Inputs
 lie in memory as projections leave them, ``[batch, seq, heads, head_dim]``. The ceiling is a copy of
 as many bytes. Exits with 1, untimed, where any result differs from the specification by one bit.
 """
@@ -36,6 +36,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SHAPES = {"large": (4, 8192), "middle": (2, 4096), "small": (1, 2048)}  # batch, seq
 CALLS, WARMUP = 40, 5
+HEAD_START = 2_000_000  # cycles, about a millisecond: the host takes as long to begin the slowest call
 
 
 def projections(
@@ -196,6 +197,7 @@ class Timer:
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(CALLS)]
         for index, (start, end) in enumerate(events):
             self.flush.zero_()
+            torch.cuda._sleep(HEAD_START)
             start.record()
             call(*sets[index % len(sets)])
             end.record()
