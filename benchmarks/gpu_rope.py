@@ -3,10 +3,10 @@
     PYTHONPATH=src python3 benchmarks/gpu_rope.py --out DIR            # about a minute
     PYTHONPATH=src python3 benchmarks/gpu_rope.py --out DIR --sweep    # block sizes as well
 
-Every timing is the median over calls between two CUDA events. Before each call the L2 cache is
-overwritten, and the device waits until the host has run ahead, so that the events enclose the device's work alone. Inputs
-lie in memory as projections leave them, ``[batch, seq, heads, head_dim]``. The ceiling is a copy of
-as many bytes. Exits with 1, untimed, where any result differs from the specification by one bit.
+Every timing is the median over calls between two CUDA events. Before each call the L2 cache is overwritten,
+and the device waits until the host has run ahead, so that the events enclose the device's work alone. Inputs lie
+in memory as projections leave them, ``[batch, seq, heads, head_dim]``. The ceiling is a copy of as many bytes.
+Exits with 1, untimed, where any result differs from the specification by one bit.
 """
 
 from __future__ import annotations

@@ -39,9 +39,12 @@ def _head(title: str, environment: dict[str, str]) -> str:
 
 
 def _measured(environment: dict[str, str]) -> str:
+    peers = [name for name in ("transformers", "liger-kernel", "flash-attn") if name in environment]
     return (
         f"{environment['date']}, commit {environment['commit'][:12]}. {environment['gpu']}, "
-        f"torch {environment['torch']}, Triton {environment['triton']}."
+        f"torch {environment['torch']}, Triton {environment['triton']}"
+        + "".join(f", {name} {environment[name]}" for name in peers)
+        + "."
     )
 
 
@@ -111,18 +114,20 @@ def _attention_table(
 def _rope(record: dict[str, Any]) -> str:
     parts = [_head("RoPE on a GPU, bfloat16, 32 + 8 heads of 128", record["environment"])]
     lines = [
-        "| batch × length | layout | by | pass | ms | part of a copy's speed |",
-        "|---|---|---|---|---:|---:|",
+        "| batch × length | layout | by | pass | ms | part of a copy's speed | host µs |",
+        "|---|---|---|---|---:|---:|---:|",
     ]
     for row in record["results"]:
+        host = f"{row['host_us']:.0f}" if row.get("host_us") else ""
         lines.append(
             f"| {row['batch']} × {row['seq']} | {row['layout'] or 'any'} | {row['name']} | {row['pass']} | "
-            f"{row['ms']:.4f} | {row['of_copy']:.2f} |"
+            f"{row['ms']:.4f} | {row['of_copy']:.2f} | {host} |"
         )
     parts.append("\n".join(lines))
     parts.append(
-        "Short calls are bound by the host: tables of cos and sin are several small launches, "
-        "which a `Rotation` kept across layers saves."
+        "Milliseconds are the device's alone, which waits until the host has prepared a call; short calls are bound by "
+        "what that takes, measured at the smallest shape. Making angles anew is several small launches, which a "
+        "`Rotation` kept across layers saves."
     )
     return "\n\n".join(parts)
 
@@ -143,7 +148,7 @@ def models(record: dict[str, Any]) -> str:
             peak = "" if row["peak_GiB"] is None else f"{row['peak_GiB']:.1f}"
             lines.append(f"{head}{row['step_ms']:.1f} | {row['tokens_per_second']:.0f} | {peak} |")
     title = _head("Whole models on a GPU, bfloat16, one training step of batch 1", environment)
-    return f"{title} transformers {environment['transformers']}.\n\n" + "\n".join(lines)
+    return f"{title}\n\n" + "\n".join(lines)
 
 
 def _ratio(row: dict[str, Any]) -> str:
