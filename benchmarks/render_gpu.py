@@ -81,8 +81,8 @@ def _learned_beside_flex(shapes: dict[str, Any]) -> str:
     vector, written = (("T5 learned", f"FlexAttention, {way}") for way in ("vector", "as written"))
     measured = {shape: time for shape, time in times.items() if vector in time and written in time}
     lines = [
-        "How many times faster a learned bias is forward and backward than with FlexAttention: a vector over distances, "
-        "which is the same work for it whatever the vector says; in brackets as users write it.",
+        "How many times faster a learned bias is forward and backward than with FlexAttention: a vector over "
+        "distances, which is the same work for it whatever the vector says; in brackets as users write it.",
         "",
         f"| | {' | '.join(measured)} |",
         f"|---|{'---:|' * len(measured)}",
