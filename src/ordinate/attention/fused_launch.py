@@ -200,11 +200,6 @@ class Launch:
         }  # fmt: skip
 
 
-def somebody_looks_on() -> bool:
-    """Whether a compiler or ``torch.vmap`` must see an operator where else a bare function does."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def rows_of_unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 

@@ -6,8 +6,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from .fused_launch import Launch, empty_as, rows_of_unit_stride, somebody_looks_on
+from ..direct import autograd_function, somebody_looks_on
+from .fused_launch import Launch, empty_as, rows_of_unit_stride
 from .fused_plans import BackwardPlan, ForwardPlan, kept_plan, plan_backward, plan_forward
 
 
@@ -220,6 +222,20 @@ def _keys_backward(
 backward_op = torch.library.custom_op("ordinate::fused_attention_backward", backward, mutates_args=())
 
 
+@register_flop_formula(torch.ops.ordinate.fused_attention)
+def _(q, k, v, *_, **__) -> int:
+    """As PyTorch counts its own attention: two products, whatever a mask hides."""
+    batch, heads, q_len, head_dim = q
+    return 2 * batch * heads * q_len * k[2] * (head_dim + v[3])
+
+
+@register_flop_formula(torch.ops.ordinate.fused_attention_backward)
+def _(grad, grad_lse, out, lse, q, k, v, *_, **__) -> int:
+    """The logits once more, and the products behind the gradients of q, k, v and the weights."""
+    batch, heads, q_len, head_dim = q
+    return 2 * batch * heads * q_len * k[2] * (3 * head_dim + 2 * v[3])
+
+
 @backward_op.register_fake
 def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
     wanted = rest[-5:]
@@ -259,30 +275,22 @@ def _autograd(ctx, grad, grad_lse):
 forward_op.register_autograd(_autograd, setup_context=_setup_context)
 
 
-class _Attention(torch.autograd.Function):
-    """The same without the operators' way through the dispatcher, which costs as much as a short kernel.
+@torch.autograd.function.once_differentiable
+def _direct_autograd(ctx, grad, grad_lse):
+    if somebody_looks_on(*ctx.saved_tensors[:3]):
+        return _autograd(ctx, grad, grad_lse)
+    return _pull_back(ctx, grad, grad_lse, backward)
 
-    A ``setup_context`` of its own would have PyTorch bind the arguments to a signature, which costs half as much.
-    """
 
-    @staticmethod
-    def forward(ctx, *inputs):
-        output = forward(*inputs)
-        _setup_context(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad, grad_lse):
-        return _pull_back(ctx, grad, grad_lse, backward)
+_Attention = autograd_function(forward, _setup_context, _direct_autograd)
 
 
 def attention(*inputs) -> tuple[Tensor, Tensor]:
-    """The operator where a compiler or ``torch.vmap`` looks on, the bare function where none does.
+    """The operator where somebody looks on, the bare function where nobody does.
 
     (Operators have no gradient under ``torch.func.grad``; PyTorch says so.)
     """
-    if somebody_looks_on():
+    if somebody_looks_on(*inputs[:3]):
         out, lse = torch.ops.ordinate.fused_attention(*inputs)
     elif torch.is_grad_enabled():
         out, lse = _Attention.apply(*inputs)

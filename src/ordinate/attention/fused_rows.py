@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..direct import autograd_function, somebody_looks_on
 from ..kernels import row_projection
 from ..kernels.launch import Step
-from .fused_launch import empty_as, rows_of_unit_stride, somebody_looks_on, strides_of
+from .fused_launch import empty_as, rows_of_unit_stride, strides_of
 from .fused_plans import kept_plan
 from .fused_tiles import padded
 
@@ -133,24 +134,19 @@ def _autograd(ctx, grad):
 forward_op.register_autograd(_autograd, setup_context=_setup_context)
 
 
-class _Projection(torch.autograd.Function):
-    """The same without the operators' way through the dispatcher, which costs as much as a short kernel."""
+@torch.autograd.function.once_differentiable
+def _direct_autograd(ctx, grad):
+    if somebody_looks_on(grad):
+        return _autograd(ctx, grad)
+    return _pull_back(ctx, grad, backward)
 
-    @staticmethod
-    def forward(ctx, *inputs):
-        output = forward(*inputs)
-        _setup_context(ctx, inputs, output)
-        return output
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        return _pull_back(ctx, grad, backward)
+_Projection = autograd_function(forward, _setup_context, _direct_autograd)
 
 
 def projected(features: Tensor, table: Tensor, factor: float) -> Tensor:
     """``factor · features · table`` for every distance, in float32."""
-    if somebody_looks_on():
+    if somebody_looks_on(features, table):
         return torch.ops.ordinate.row_projection(features, table, factor)
     if torch.is_grad_enabled():
         return _Projection.apply(features, table, factor)

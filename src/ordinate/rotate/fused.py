@@ -11,8 +11,8 @@ import importlib.util
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
+
+from ..direct import autograd_function, somebody_looks_on
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -66,7 +66,7 @@ def rotate_(
     """
     k = _no_heads(q) if k is None else k
     arguments = (q, k, *q_tables, *k_tables, interleaved)
-    if not _is_plain(q, k):
+    if somebody_looks_on(q, k):
         _rotate_in_place_op(*arguments)
         return
     _launch_in_place(*arguments)
@@ -81,26 +81,13 @@ def _rotate(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     arguments = (q, k, q_cos, q_sin, k_cos, k_sin, interleaved, inverse)
     turned: tuple[Tensor, Tensor]
-    if not _is_plain(q, k):
+    if somebody_looks_on(q, k):
         turned = _rotate_op(*arguments)
     elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
         turned = _Rotate.apply(*arguments)
     else:
         turned = _launch(*arguments)
     return turned
-
-
-def _is_plain(q: Tensor, k: Tensor) -> bool:
-    """Whether nobody watches: no compiler, transform, tracer, dispatch mode, subclass or forward-mode gradient."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or _python_dispatch.is_in_torch_dispatch_mode()
-        or torch.jit.is_tracing()
-        or type(q) is not Tensor
-        or type(k) is not Tensor
-        or forward_ad._current_level >= 0
-    )
 
 
 def _no_heads(x: Tensor) -> Tensor:
@@ -162,18 +149,7 @@ def _turn_back(ctx, q_grad: Tensor, k_grad: Tensor):
     return q_grad if needs_q else None, k_grad if needs_k else None, *(None,) * 6
 
 
-class _Rotate(torch.autograd.Function):
-    """The operator's gradient without the operator."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        turned = _launch(*inputs)
-        _save_tables(ctx, inputs, turned)
-        return turned
-
-    backward = staticmethod(_turn_back)
-
-
+_Rotate = autograd_function(_launch, _save_tables, _turn_back)
 _TABLES_SCHEMA = "Tensor q_cos, Tensor q_sin, Tensor k_cos, Tensor k_sin, bool interleaved"
 _rotate_op = torch.library.custom_op(
     "ordinate::rotate",

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils import _python_dispatch
 
+from ..direct import somebody_looks_on
 from .layout import Layout
 
 # On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
@@ -29,24 +29,13 @@ def rotate_pairs(
     layout: Layout,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
-    if _transformed(x) or cos.requires_grad:
+    if somebody_looks_on(x) or cos.requires_grad:
         return rotate_pairs_reference(x, cos, sin, layout)
     x = x.resolve_neg()
     if not (x.requires_grad and torch.is_grad_enabled()):
         return _rotate_eagerly(x, cos, sin, layout)
     rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
     return rotated
-
-
-def _transformed(x: Tensor) -> bool:
-    """Whether somebody looks on who sees plain operations only: a compiler, a tracer, forward-mode gradients."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch.jit.is_tracing()
-        or type(x) is not Tensor
-    )
 
 
 def rotate_pairs_reference(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
@@ -130,7 +119,6 @@ def _suits_the_compiled_loop(x: Tensor, out: Tensor, cos: Tensor) -> bool:
         and cos.dtype == torch.float32
         and x.stride(-1) == out.stride(-1) == 1
         and x.numel() >= _WORTH_A_COMPILED_LOOP
-        and not _python_dispatch.is_in_torch_dispatch_mode()  # who records operations would not see it
     )
 
 

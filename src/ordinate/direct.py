@@ -1,0 +1,50 @@
+"""Operators without their way through PyTorch's dispatcher, for calls that nobody looks on at.
+
+That way takes the host as long as a short kernel takes the device. Who looks on, a compiler say, must see an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def somebody_looks_on(*tensors: Tensor) -> bool:
+    """Whether there is a compiler, transform, tracer, dispatch mode, forward-mode gradient or subclass of tensors.
+
+    Dispatch modes are how selective checkpointing knows what to save, counters count and fake tensors stay fake.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _python_dispatch.is_in_torch_dispatch_mode()
+        or torch.jit.is_tracing()
+        or forward_ad._current_level >= 0
+        or any(type(tensor) not in _PLAIN for tensor in tensors)
+    )
+
+
+def autograd_function(run: Callable, setup_context: Callable, pull_back: Callable) -> Any:
+    """What `register_autograd` makes of the same functions, around ``run`` itself.
+
+    PyTorch would bind the arguments to a signature for a ``setup_context`` of the class's own, which takes half as long
+    as the dispatcher.
+    """
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            output = run(*inputs)
+            setup_context(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(pull_back)
+
+    return Direct
