@@ -43,10 +43,20 @@ def test_every_bias_in_every_dtype_and_head_dim(bias, mask, dtype, head_dim):
     check(Case(bias, mask, sizes=_sizes(head_dim), dtype=dtype, device="cuda"))
 
 
-@pytest.mark.parametrize("mask", sorted(set(MASKS) - {"full", "causal"}))
-@pytest.mark.parametrize("bias", KINDS)
-def test_every_bias_under_every_mask(bias, mask):
-    check(Case(bias, mask, sizes=_sizes(64), dtype=torch.bfloat16, device="cuda"))
+def _in_turn() -> list[tuple[str, str, torch.dtype, int]]:
+    """Every bias under every mask, in dtypes and head dims that change, so that every mask meets all of them too."""
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    masks = sorted(set(MASKS) - {"full", "causal"})
+    return [
+        (bias, mask, dtypes[(i + 2 * j) % 3], HEAD_DIMS[(i + j) % 6])
+        for i, bias in enumerate(KINDS)
+        for j, mask in enumerate(masks)
+    ]
+
+
+@pytest.mark.parametrize(("bias", "mask", "dtype", "head_dim"), _in_turn())
+def test_every_bias_under_every_mask(bias, mask, dtype, head_dim):
+    check(Case(bias, mask, sizes=_sizes(head_dim), dtype=dtype, device="cuda"))
 
 
 @pytest.mark.parametrize("bias", KINDS)
@@ -74,6 +84,15 @@ def test_positions_are_data_whatever_their_order(bias, positions):
 def test_lengths_that_fill_their_tiles_or_do_not(bias, causal, q_len, k_len):
     sizes = Sizes(q_len, k_len, batch=1, heads=4, kv_heads=2, head_dim=64, v_dim=64)
     check(Case(bias, causal, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(1501, 1613), (1613, 1501)])
+@pytest.mark.parametrize("mask", ["full", "causal", "causal_window"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_programs_of_a_tables_gradient_that_have_many_tiles(head_dim, mask, q_len, k_len):
+    """With many heads there are programs enough, and each goes along its diagonal for long."""
+    sizes = Sizes(q_len, k_len, batch=1, heads=64, kv_heads=64, head_dim=head_dim, v_dim=head_dim)
+    check(Case("every_distance", mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 
 
 @pytest.mark.parametrize(("head_dim", "v_dim"), [(64, 128), (128, 64), (8, 40), (192, 128)])

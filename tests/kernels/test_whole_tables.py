@@ -59,3 +59,49 @@ def test_tables_where_a_causal_mask_counts_from_each_sequence_and_the_bias_from_
         for impl in ("fused", "reference")
     )
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 17, 33, 40, 200])
+@pytest.mark.parametrize("mask", ["window", "causal_window"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(70, 151), (151, 70)])
+def test_a_windows_edge_may_lie_anywhere_in_a_diagonal_of_tiles(q_len, k_len, mask, window, device):
+    at_q, at_k = torch.arange(k_len - q_len, k_len)[None], torch.arange(k_len)[None]
+    lo = 1 - q_len
+    q, k, v = (torch.randn(1, 1, length, 16) for length in (q_len, k_len, k_len))
+    table = torch.randn(1, k_len - lo, requires_grad=True, device=device)
+    bias = ordinate.DistanceBias(table, at_q.to(device), at_k.to(device), lo=lo, aligned=True)
+    pull = torch.randn(1, 1, q_len, 16).to(device)
+    found, wanted = (
+        torch.autograd.grad(
+            ordinate.attention(
+                *(x.to(device) for x in (q, k, v)), bias=bias, causal=mask == "causal_window", window=window, impl=impl
+            ),
+            table,
+            pull,
+        )[0]
+        for impl in ("fused", "reference")
+    )  # fmt: skip
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("causal", "most"), [(True, 3), (False, 6)])
+def test_diagonals_that_a_window_hides_get_no_programs(causal, most, device, monkeypatch):
+    from ordinate.kernels.launch import Step
+
+    grids = []
+    launch = Step.__call__
+
+    def noted(step, **tensors):
+        if step.kernel.__name__ == "_table_grad_kernel":
+            grids.append(step.grid)
+        launch(step, **tensors)
+
+    monkeypatch.setattr(Step, "__call__", noted)
+    q, k, v = (torch.randn(1, 1, 320, 16, device=device) for _ in range(3))
+    at = torch.arange(320, device=device)[None]
+    table = torch.randn(1, 639, device=device, requires_grad=True)
+    bias = ordinate.DistanceBias(table, at, at, lo=-319, aligned=True)
+    out = ordinate.attention(q, k, v, bias=bias, causal=causal, window=64, impl="fused")
+    out.sum().backward()
+    ((_, diagonals, _),) = grids
+    assert diagonals <= most

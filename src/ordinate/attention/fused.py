@@ -22,7 +22,8 @@ _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
 # Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, but for the widest float32 heads
-# on small GPUs, whose launch fails from half as many on.
+# on small GPUs, whose launch fails from half as many on; so does in float32 that of the gradient of a table that has
+# every distance both ways, for it has as many diagonals of tiles as queries and keys have tiles together.
 _MAX_LENGTH = 65_535 * 32
 # All tables of a call share one pair of ends; rows, one for every query or key, are not made much longer for that.
 _MAX_WIDENED_ROW = 512

@@ -149,20 +149,19 @@ def _plan_table(
     assert launch.table is not None
     config = _tile_config("table", launch)
     m, n = config["M"], config["N"]
+    # What of the table is seen: no query is further than k_len - 1 after a key, nor than q_len - 1 before one.
+    before, after = 0 if launch.sees_no_future else q_len - 1, launch.k.shape[2] - 1
+    if launch.window is not None and launch.q_index is None:
+        before, after = min(before, launch.window - 1), min(after, launch.window - 1)
     lo, hi = (launch.lo, launch.hi) if launch.whole else (launch.lo + 1, launch.hi - 1)
+    lo, hi = max(lo, -before), min(hi, after)
     # Tiles on diagonal d see the distances from d n - (n - 1) to d n + (m - 1).
-    first = -((m - 1 - lo) // n)
-    last = (hi + n - 1) // n
-    if launch.sees_no_future:
-        first = max(first, 0)
-    # No query is further than k_len - 1 after a key, nor than q_len - 1 before one.
-    first = max(first, -((q_len + m - 2) // n))
-    last = min(last, (launch.k.shape[2] + n - 2) // n)
+    first, last = -((m - 1 - lo) // n), (hi + n - 1) // n
     step: Step | None = None
     table_len = launch.table.shape[-1]
     rows, diagonals = batch * tables, 0
     sums: tuple[int, ...] = (rows, heads, table_len)
-    if launch.aligned and lo <= hi and first <= last:
+    if launch.aligned and lo <= hi:
         diagonals, tiles = last - first + 1, -(-q_len // m)
         # Enough programs to fill a device, few enough that their sums stay small beside q.
         runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))

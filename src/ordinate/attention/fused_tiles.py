@@ -24,7 +24,7 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
-# For head dims up to 64, 128 and 256: the fastest of those measured on an H200. "line" is for slopes and vectors over
+# For head dims up to 64 and 128 the fastest of those measured on an H200, up to 256 what fits. "line" is for slopes and vectors over
 # keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a table has no more
 # queries than keys in a tile.
 _TILES = {
