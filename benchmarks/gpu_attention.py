@@ -1,10 +1,12 @@
 """Biased attention on one CUDA device beside its peers, in one process on the same inputs.
 
-    PYTHONPATH=src python3 benchmarks/gpu_attention.py --out DIR [--budget SECONDS] [--shapes SHAPE …] [--only NAME …]
+    PYTHONPATH=src python3 benchmarks/gpu_attention.py --out DIR [--budget SECONDS] [--parts PART …]
+        [--shapes SHAPE …] [--only NAME …]
 
 A candidate of ours is timed only if its outputs and gradients are right in this run: at most twice as
 far from float64 as plain PyTorch in the same dtype. Times are medians over CUDA events; the device's own share of
-them is the sum over its kernels.
+them is the sum over its kernels. What is not measured stays in a record that is there: parts and shapes as they are,
+peers with the commit they were measured at.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SHAPES = {  # batch, heads, length, head_dim
 }
 #: Of bfloat16 products without sparsity, by the data sheet of an H200.
 LIMIT_TFLOPS = 989
+PARTS = ("shapes", "long", "decoding")
 # Peers that take minutes to compile or to run are measured at these.
 SLOW_PEERS = ("B4 H16 L4096 D64", "B1 H16 L16384 D128")
 DECODING = (  # batch, heads, heads of keys, keys, head_dim
@@ -142,8 +145,8 @@ def candidates(name: str) -> Iterator[Callable[[], Candidate]]:
     yield lambda: _dense_alibi(slopes, length)
     if batch == 1 and length <= 4096:
         yield lambda: _shaw_einsum(heads, length, dim)
+    yield lambda: _flex_learned_vector(heads, length)
     if name in SLOW_PEERS:
-        yield lambda: _flex_learned_vector(heads, length)
         yield lambda: _flex_learned_as_written(heads, length)
         yield lambda: _flex_learned_vector(heads, length, autotuned=True)
 
@@ -201,6 +204,19 @@ def _flex_learned_as_written(heads: int, length: int) -> Candidate:
     return Candidate("FlexAttention, as written", "T5 learned", False, attend, [table], 1)
 
 
+def plain(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding) -> Tensor:
+    """Causal attention as users write it, every step in the dtype of q."""
+    scale, groups = q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    logits = q @ k.transpose(-1, -2) * scale
+    bias = encoding.bias(q, k)
+    if bias is not None:
+        logits = logits + (bias.dense() * (scale if bias.scaled else 1.0)).to(q.dtype)
+    seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
+    hidden = seen.triu(1 + k.shape[2] - q.shape[2])
+    return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
+
+
 def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int) -> float:
     """How many times further from float64 than plain bfloat16 PyTorch, at worst over output and gradients."""
     batch, length = 2, 515
@@ -215,18 +231,10 @@ def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int
         leaves = [*qkv, *(p for p in encoding.parameters() if p.requires_grad)]
         return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = q @ k.transpose(-1, -2) * dim**-0.5
-        bias = encoding.bias(q, k)
-        if bias is not None:
-            logits = logits + (bias.dense() * (dim**-0.5 if bias.scaled else 1.0)).to(q.dtype)
-        hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
-        return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
-
     attend = functools.partial(ordinate.attention, encoding=encoding, causal=True)
     exact = results(torch.float64, functools.partial(attend, impl="reference"))
     ours = results(torch.bfloat16, functools.partial(attend, impl="fused"))
-    theirs = results(torch.bfloat16, plain)
+    theirs = results(torch.bfloat16, functools.partial(plain, encoding=encoding))
     errors = [
         ((o.double() - e.double()).abs().max(), (t.double() - e.double()).abs().max())
         for o, t, e in zip(ours, theirs, exact, strict=True)
@@ -296,9 +304,8 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=480.0, help="seconds after which no case is begun"
     )
-    parser.add_argument(
-        "--shapes", nargs="*", default=list(SHAPES), help="those to measure; others stay"
-    )
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, help="those to measure")
+    parser.add_argument("--shapes", nargs="*", default=SHAPES, choices=SHAPES, help="those to measure")
     parser.add_argument(
         "--only", nargs="*", default=None, help="names or kinds to run; other peers' rows stay"
     )
@@ -307,7 +314,7 @@ def main() -> None:
     path = arguments.out / "gpu_attention.json"
     record = json.loads(path.read_text()) if path.exists() else {"shapes": {}}
     record["limit_TFLOPs"] = LIMIT_TFLOPS
-    for name in arguments.shapes:
+    for name in arguments.shapes if "shapes" in arguments.parts else ():
         kept = _earlier_rows(record["shapes"].get(name)) if arguments.only else []
         shape = {"environment": describe(), "gates": {}, "rows": []}
         for row in _rows(name, arguments.only, deadline, shape["gates"]):
@@ -317,11 +324,13 @@ def main() -> None:
             rows = [*shape["rows"], *(row for row in kept if (row["name"], row["kind"]) not in new)]
             record["shapes"][name] = shape | {"rows": rows}
             _save(path, record)
-    if not arguments.only and arguments.shapes == list(SHAPES):
+    if "long" in arguments.parts:
         record["long"] = {"environment": describe(), **_long(131072)}
+        print(record["long"], flush=True)
+    if "decoding" in arguments.parts:
         rows = [_decoding(*shape) for shape in DECODING]
         record["decoding"] = {"environment": describe(), "rows": rows}
-        print(record["long"], *rows, sep="\n", flush=True)
+        print(*rows, sep="\n", flush=True)
     _save(path, record)
 
 
@@ -369,18 +378,22 @@ def _rows(
 
 
 def _long(length: int) -> dict[str, float]:
-    """One training step of a learned T5 bias over a very long sequence."""
+    """One training step of a learned T5 bias over a very long sequence; the one before it compiles."""
     encoding = ordinate.T5Bias(16).to("cuda")
-    q, k, v = (
+    q, k, v, pull = (
         torch.randn(1, 16, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        for _ in range(3)
+        for _ in range(4)
     )
-    torch.cuda.synchronize()
+
+    def step() -> None:
+        out = ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+        torch.autograd.grad(out, [q, k, v, encoding.weight], pull)
+        torch.cuda.synchronize()
+
+    step()
     torch.cuda.reset_peak_memory_stats()
     held, started = torch.cuda.memory_allocated(), time.monotonic()
-    out = ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
-    torch.autograd.grad(out, [q, k, v, encoding.weight], torch.ones_like(out))
-    torch.cuda.synchronize()
+    step()
     return {
         "length": length,
         "seconds": time.monotonic() - started,
@@ -390,13 +403,26 @@ def _long(length: int) -> dict[str, float]:
 
 @torch.no_grad()
 def _decoding(batch: int, heads: int, kv_heads: int, length: int, dim: int) -> dict[str, object]:
-    """One query against many keys: what a call takes, and what of it the device takes (by a CUDA graph)."""
+    """One query against many keys: what a call takes, and what of it the device takes (by a CUDA graph).
+
+    Ours is timed only if its output is at most twice as far from float64 as plain PyTorch in bfloat16.
+    """
     q = torch.randn(batch, heads, 1, dim, device="cuda", dtype=torch.bfloat16)
     k, v = (torch.randn(batch, kv_heads, length, dim, device="cuda").bfloat16() for _ in range(2))
 
     def ours(encoding: PositionEncoding) -> Callable[[], object]:
         encoding = encoding.to("cuda")
-        return lambda: ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+
+        def attend() -> Tensor:
+            return ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+
+        wide = (x.double() for x in (q, k, v))
+        exact = ordinate.attention(*wide, encoding, causal=True, impl="reference")
+        outputs = attend(), plain(q, k, v, encoding)
+        mine, other = (float((out.double() - exact).abs().max()) for out in outputs)
+        if not mine <= 2 * other:
+            raise RuntimeError(f"gate is red: {mine / other:.2f} times plain PyTorch's error")
+        return attend
 
     def theirs(backend: SDPBackend) -> Callable[[], object]:
         def attend() -> Tensor:
@@ -405,18 +431,19 @@ def _decoding(batch: int, heads: int, kv_heads: int, length: int, dim: int) -> d
 
         return attend
 
-    calls = {
-        "ordinate, none": ours(PositionEncoding()),
-        "ordinate, ALiBi": ours(ordinate.ALiBi(heads)),
-        "ordinate, T5": ours(ordinate.T5Bias(heads)),
-        "cuDNN, none": theirs(SDPBackend.CUDNN_ATTENTION),
-        "flash SDPA, none": theirs(SDPBackend.FLASH_ATTENTION),
-        "copy of k and v": lambda: (k.clone(), v.clone()),
+    calls: dict[str, Callable[[], Callable[[], object]]] = {
+        "ordinate, none": lambda: ours(PositionEncoding()),
+        "ordinate, ALiBi": lambda: ours(ordinate.ALiBi(heads)),
+        "ordinate, T5": lambda: ours(ordinate.T5Bias(heads)),
+        "cuDNN, none": lambda: theirs(SDPBackend.CUDNN_ATTENTION),
+        "flash SDPA, none": lambda: theirs(SDPBackend.FLASH_ATTENTION),
+        "copy of k and v": lambda: lambda: (k.clone(), v.clone()),
     }
     shape = f"B{batch} H{heads} and {kv_heads}, {length} keys, D{dim}"
     row: dict[str, object] = {"shape": shape}
-    for name, call in calls.items():
+    for name, make in calls.items():
         try:
+            call = make()
             row[name] = {
                 "ms": do_bench(call, return_mode="median"),
                 "device_ms": do_bench_cudagraph(call, return_mode="median"),

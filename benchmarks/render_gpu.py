@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gpu_targets
+
 HERE = Path(__file__).resolve().parent
 ATTENTION = HERE / "results" / "gpu_attention.json"
 ROPE = HERE / "results" / "gpu_rope.json"
@@ -26,7 +28,8 @@ def rendered(page: str) -> str:
     """The page with what stands between its markers replaced by the records' tables."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
-    parts = [_attention(json.loads(ATTENTION.read_text())), _rope(json.loads(ROPE.read_text()))]
+    attention, rope = json.loads(ATTENTION.read_text()), json.loads(ROPE.read_text())
+    parts = [gpu_targets.section(attention, rope), _attention(attention), _rope(rope)]
     if MODELS.exists():
         parts.append(models(json.loads(MODELS.read_text())))
     if TRAINING.exists():
@@ -59,7 +62,9 @@ def _attention(record: dict[str, Any]) -> str:
         rows = [row for row in shape["rows"] if "error" not in row]
         if rows:
             parts.append(_attention_table(name, rows, record["limit_TFLOPs"], shape["environment"]))
-    parts.append(_learned_beside_flex(record["shapes"]))
+        failed = [f"- {row.get('name', '')}: {row['error']}" for row in shape["rows"] if "error" in row]
+        if failed:
+            parts.append("\n".join(["Not measured:", "", *failed]))
     long = record["long"]
     parts.append(
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
@@ -67,34 +72,6 @@ def _attention(record: dict[str, Any]) -> str:
     )
     parts.append(_decoding(record["decoding"]["rows"], record["decoding"]["environment"]))
     return "\n\n".join(parts)
-
-
-def _learned_beside_flex(shapes: dict[str, Any]) -> str:
-    times = {
-        shape: {
-            (row["kind"], row["name"]): row["forward_backward_ms"]
-            for row in found["rows"]
-            if "error" not in row
-        }
-        for shape, found in shapes.items()
-    }
-    vector, written = (("T5 learned", f"FlexAttention, {way}") for way in ("vector", "as written"))
-    measured = {shape: time for shape, time in times.items() if vector in time and written in time}
-    lines = [
-        "How many times faster a learned bias is forward and backward than with FlexAttention: a vector over "
-        "distances, which is the same work for it whatever the vector says; in brackets as users write it.",
-        "",
-        f"| | {' | '.join(measured)} |",
-        f"|---|{'---:|' * len(measured)}",
-    ]
-    for kind in ("T5 learned", "KERPLE learned"):
-        cells = []
-        for time in measured.values():
-            ours = time[kind, "ordinate"]
-            cell = f"{time[vector] / ours:.1f}"
-            cells.append(f"{cell} ({time[written] / ours:.0f})" if kind == "T5 learned" else cell)
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def _decoding(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
@@ -153,27 +130,12 @@ def _rope(record: dict[str, Any]) -> str:
             f"{row['ms']:.4f} | {row['of_copy']:.2f} | {host} |"
         )
     parts.append("\n".join(lines))
-    parts.append(_beside_liger(record["results"]))
     parts.append(
         "Milliseconds are the device's alone, which waits until the host has prepared a call; short calls are bound by "
         "what that takes, measured at the smallest shape. Making angles anew is several small launches, which a "
         "`Rotation` kept across layers saves."
     )
     return "\n\n".join(parts)
-
-
-def _beside_liger(rows: list[dict[str, Any]]) -> str:
-    times = {
-        (f"{row['batch']} × {row['seq']}", row["name"]): row["ms"]
-        for row in rows
-        if row["layout"] == "half" and row["pass"] == "forward"
-    }
-    shares = [
-        f"{times[shape, 'ordinate, in place'] / ms:.2f} at {shape}"
-        for (shape, name), ms in times.items()
-        if name == "Liger, in place"
-    ]
-    return f"In place, of Liger's time: {', '.join(shares)}."
 
 
 def models(record: dict[str, Any]) -> str:

@@ -33,6 +33,39 @@ def test_the_gpu_tables_equal_their_records():
     assert render_gpu.rendered(page) == page
 
 
+def test_targets_that_are_missed_stand_out_and_what_was_not_measured_is_no_miss():
+    import gpu_targets
+
+    target = gpu_targets.Target(
+        "us", {"here": 2.0}, ("a", "ours"), ("a", "theirs"), at_least=True, field="ms"
+    )
+    rows = {("a", "ours"): {"ms": 4.0}, ("a", "theirs"): {"ms": 7.0}}
+    assert target.cell("here", rows) == "**1.750**"
+    assert target.cell("there", rows) == "1.750"  # no limit for this shape
+    assert target.cell("here", {("a", "ours"): {"ms": 4.0}}) == "–"
+    most = gpu_targets.Target("us", 1.05, ("a", "ours"), ("a", "theirs"), field="ms")
+    assert most.cell("here", rows) == "0.571"
+    assert (
+        most.cell("here", {("a", "ours"): {"ms": 1.0504}, ("a", "theirs"): {"ms": 1.0}}) == "**1.050**"
+    )
+
+
+def test_peers_that_were_not_there_or_failed_leave_the_page_whole():
+    import render_gpu
+
+    attention, rope = (json.loads(path.read_text()) for path in (render_gpu.ATTENTION, render_gpu.ROPE))
+    rope["results"] = [row for row in rope["results"] if "Liger" not in row["name"]]
+    shape = attention["shapes"]["B4 H16 L4096 D64"]
+    shape["rows"] = [row for row in shape["rows"] if row["name"] in ("cuDNN", "ordinate")]
+    shape["rows"].append({"shape": "B4", "name": "FlexAttention / ALiBi", "error": "RuntimeError: no"})
+    page = render_gpu.gpu_targets.section(attention, rope)
+    (line,) = (line for line in page.splitlines() if "Liger" in line)
+    assert line.count("–") == 3
+    (line,) = (line for line in page.splitlines() if line.startswith("| ALiBi, of FlexAttention's"))
+    assert line.count("–") == 1
+    assert "- FlexAttention / ALiBi: RuntimeError: no" in render_gpu._attention(attention)
+
+
 def test_no_gpu_time_is_recorded_of_attention_that_failed_its_gate():
     import render_gpu
 
