@@ -25,8 +25,8 @@ class Tile(NamedTuple):
 
 
 # For head dims up to 64 and 128 the fastest of those measured on an H200, up to 256 what fits. "line" is for slopes and
-# vectors over keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a table
-# has no more queries than keys in a tile.
+# vectors over keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a
+# table has no more queries than keys in a tile.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
