@@ -88,6 +88,7 @@ def test_every_row_has_the_bias_of_its_head_under_every_mask(bias, mask, device)
     assert _plan().attend.arguments["PACKED"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_poisoned_memory")
 def test_keys_of_many_tiles_are_shared_out_among_programs(device):
     check(Case("sum_of_all", "causal", sizes=_sizes(4, 2, kv_heads=1, k_len=600), device=str(device)))

@@ -33,7 +33,15 @@ def test_tables_with_every_distance_where_most_tiles_are_full(bias, mask, q_len,
 
 # A program goes along a diagonal for an eighth of the queries at least: several tiles of 16 from 129 on.
 @pytest.mark.usefixtures("_poisoned_memory")
-@pytest.mark.parametrize(("q_len", "more"), [(50, 1), (150, 1), (150, 5), (150, 15), (150, -10)])
+@pytest.mark.parametrize(
+    ("q_len", "more"),
+    [
+        (50, 1),
+        (150, 1),
+        (150, 15),
+        *(pytest.param(150, more, marks=pytest.mark.slow) for more in (5, -10)),
+    ],
+)
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("bias", ["every_distance", "clipped"])
 def test_tables_where_diagonals_of_tiles_begin_before_the_first_key(bias, mask, q_len, more, device):
@@ -61,7 +69,9 @@ def test_tables_where_a_causal_mask_counts_from_each_sequence_and_the_bias_from_
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [1, 7, 16, 17, 33, 40, 200])
+@pytest.mark.parametrize(
+    "window", [7, 33, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 16, 17, 40, 200))]
+)
 @pytest.mark.parametrize("mask", ["window", "causal_window"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(70, 151), (151, 70)])
 def test_a_windows_edge_may_lie_anywhere_in_a_diagonal_of_tiles(q_len, k_len, mask, window, device):
