@@ -68,16 +68,18 @@ def _attention(record: dict[str, Any]) -> str:
     long = record["long"]
     parts.append(
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
-        f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs. {_measured(long['environment'])}"
+        f"{long['seconds']:.2f} s{'' if long.get('compiled_before') else ' with compiling'}, "
+        f"{long['extra_GiB']:.2f} GiB above the inputs. {_measured(long['environment'])}"
     )
-    parts.append(_decoding(record["decoding"]["rows"], record["decoding"]["environment"]))
+    parts.append(_decoding(**record["decoding"]))
     return "\n\n".join(parts)
 
 
-def _decoding(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
+def _decoding(rows: list[dict[str, Any]], environment: dict[str, str], gated: bool = False) -> str:
     names = [name for name in rows[0] if name != "shape"]
     lines = [
-        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph). "
+        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph)"
+        f"{'' if gated else '; not held to float64 in this run, but by the tests'}. "
         f"{_measured(environment)}",
         "",
         f"| | {' | '.join(names)} |",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 
 import pytest
 import torch
@@ -73,10 +74,13 @@ def test_a_dispatch_mode_sees_operators_and_changes_no_bit(kind, device):
 
 
 def test_nobody_looking_on_there_is_no_operator(device, monkeypatch):
+    importlib.import_module("ordinate.attention.fused_op")  # which has the operators
+
     def refuse(*_):
         raise AssertionError("through the dispatcher")
 
-    monkeypatch.setattr(torch.ops.ordinate, "fused_attention", refuse)
+    for name in ("fused_attention", "fused_attention_backward"):
+        monkeypatch.setattr(torch.ops.ordinate, name, refuse)
     encoding, inputs = ordinate.ALiBi(4).to(device), _inputs(device)
     torch.autograd.grad(_attend(encoding, *inputs).sum(), inputs)
 
