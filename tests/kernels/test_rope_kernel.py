@@ -397,12 +397,12 @@ def test_tiling_follows_its_rules():
             copy_rest=2 * pairs < head_dim,
         )  # fmt: skip
 
-    assert choose(4, 40, 8192, 128) == kernel.Tiling(16, 8, 4)
-    assert choose(1, 40, 2048, 128) == kernel.Tiling(16, 8, 4)
-    assert choose(4, 40, 8192, 64) == kernel.Tiling(32, 8, 4)
-    assert choose(4, 40, 8192, 128, itemsize=4) == kernel.Tiling(8, 8, 4)
-    assert choose(4, 40, 8192, 80, pairs=16) == kernel.Tiling(64, 2, 4)  # three tiles a head, one wide
-    assert choose(1, 40, 512, 128) == kernel.Tiling(16, 2, 4)  # fewer heads each, for more programs
+    assert choose(4, 40, 8192, 128) == kernel.Tiling(8, 2, 2)
+    assert choose(1, 40, 2048, 128) == kernel.Tiling(8, 2, 2)
+    assert choose(4, 40, 8192, 64) == kernel.Tiling(16, 2, 2)
+    assert choose(4, 40, 8192, 128, itemsize=4) == kernel.Tiling(4, 2, 2)
+    assert choose(4, 40, 8192, 80, pairs=16) == kernel.Tiling(32, 1, 2)  # three tiles a head, one wide
+    assert choose(1, 40, 128, 128) == kernel.Tiling(8, 1, 2)  # fewer heads each, for more programs
     assert choose(64, 40, 1, 128) == kernel.Tiling(1, 4, 1)  # decoding
 
 

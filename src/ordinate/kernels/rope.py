@@ -160,10 +160,11 @@ class Tiling(NamedTuple):
     num_warps: int
 
 
-# A thread that loads 256 bytes before it stores any takes about 110 registers, so five programs of four
-# warps share a multiprocessor and keep 160 KiB in flight: several times what memory latency needs.
-_BYTES_PER_THREAD = 256
-_NUM_WARPS = 4
+# A thread that loads 64 bytes before it stores any takes 48 registers, so about twenty programs of two warps share
+# a multiprocessor and keep 80 KiB in flight, more than memory latency needs. Larger programs read cos and sin less
+# often, which the L2 cache makes cheap, and a short launch waits longer for the last of them.
+_BYTES_PER_THREAD = 64
+_NUM_WARPS = 2
 _MAX_BLOCK_SEQ = 64
 _MAX_BLOCK_HEADS = 8
 # About four programs for each multiprocessor of a large GPU; fewer would leave some of them idle.
