@@ -53,7 +53,7 @@ class Gates(ordinate.PositionEncoding):
 
 _TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
-    torch.int32: "*i32", torch.int64: "*i64",
+    torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
 }  # fmt: skip
 
 
@@ -97,7 +97,9 @@ class _Compiled:
         }
 
 
-def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None) -> None:
+def both_passes(
+    q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, padding=None
+) -> None:
     """Forward and backward, with every gradient, straight through the operators."""
     call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
     terms = fused.gather_terms(call.parts, call.scale)
@@ -106,7 +108,7 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=Non
         for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
     arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 6,
+        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 4, padding, None,
         terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
     )  # fmt: skip
     out, lse = fused_op.forward(*arguments)
@@ -128,6 +130,7 @@ def compile_all(
     even: bool,
     few: bool,
     groups: int,
+    padded: bool,
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
@@ -160,7 +163,8 @@ def compile_all(
             Gates(),
         ),
     }
-    both_passes(q, k, v, grad, encodings[bias](), causal=causal)
+    padding = torch.zeros(1, k_len, dtype=torch.bool) if padded else None
+    both_passes(q, k, v, grad, encodings[bias](), causal=causal, padding=padding)
     return found
 
 

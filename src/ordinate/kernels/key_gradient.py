@@ -224,8 +224,8 @@ def _attention_bwd_kv_kernel(
                 first, last = past_start, full_end
             if part == 4:
                 first, last = full_end, end
-            if (
-                part == 0 or part == 2 or part == 4
+            if part == 4 or not MASKED and (
+                part == 0 or part == 2
                 or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
             ):  # fmt: skip
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
