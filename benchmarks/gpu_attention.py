@@ -14,22 +14,20 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from triton.testing import do_bench, do_bench_cudagraph
 
 import ordinate
 from environment import describe
-from ordinate import DistanceBias, PositionEncoding
+from gpu_candidates import Attend, Candidate, Kerple, candidates, plain
+from ordinate import PositionEncoding
 
 SHAPES = {  # batch, heads, length, head_dim
     "B4 H16 L4096 D64": (4, 16, 4096, 64),
@@ -47,174 +45,6 @@ DECODING = (  # batch, heads, heads of keys, keys, head_dim
     (8, 32, 8, 8192, 128),
     (1, 16, 16, 4096, 64),
 )
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-_SMALL_TILES = {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1}  # of FlexAttention
-
-
-class Kerple(PositionEncoding):
-    """KERPLE's logarithmic bias, to stand for any learned vector as long as the sequence."""
-
-    def __init__(self, num_heads: int, length: int) -> None:
-        super().__init__()
-        self.length = length
-        self.rate = nn.Parameter(torch.rand(num_heads) * 2)
-        self.spread = nn.Parameter(torch.rand(num_heads))
-
-    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-        distance = torch.arange(self.length, device=q.device)
-        table = -self.rate[:, None] * torch.log1p(self.spread[:, None] * distance)
-        return DistanceBias(table, queries, keys, lo=0, aligned=q_positions is None)
-
-
-@dataclass
-class Candidate:
-    """One way to compute a biased attention, with the parameters that learn."""
-
-    name: str
-    kind: str
-    ours: bool
-    attend: Attend
-    parameters: list[Tensor]
-    reps: int = 60
-
-
-def fused(encoding: PositionEncoding, name: str, kind: str) -> Candidate:
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
-
-    learning = [p for p in encoding.parameters() if p.requires_grad]
-    return Candidate(name, kind, True, attend, learning)
-
-
-def sdpa(backend: SDPBackend) -> Attend:
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    return attend
-
-
-@functools.cache
-def _causal_blocks(length: int):
-    return create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length, device="cuda")
-
-
-def flex(score_mod, length: int, **options) -> Attend:
-    compiled = torch.compile(flex_attention, **options.pop("compile", {"dynamic": False}))
-    kernel_options = options or None
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return compiled(
-            q,
-            k,
-            v,
-            score_mod=score_mod,
-            block_mask=_causal_blocks(length),
-            kernel_options=kernel_options,
-        )
-
-    return attend
-
-
-def frozen(encoding: PositionEncoding) -> PositionEncoding:
-    return encoding.requires_grad_(False)
-
-
-def candidates(name: str) -> Iterator[Callable[[], Candidate]]:
-    """Each is made only when its turn comes, for some hold gigabytes."""
-    batch, heads, length, dim = SHAPES[name]
-    cuda = torch.device("cuda")
-    slopes = ordinate.ALiBi(heads).slopes_on(cuda)
-
-    yield lambda: Candidate("cuDNN", "none", False, sdpa(SDPBackend.CUDNN_ATTENTION), [])
-    yield lambda: Candidate("flash SDPA", "none", False, sdpa(SDPBackend.FLASH_ATTENTION), [])
-    yield lambda: fused(PositionEncoding(), "ordinate", "none")
-    yield lambda: fused(ordinate.ALiBi(heads).to(cuda), "ordinate", "ALiBi")
-    yield lambda: fused(frozen(ordinate.T5Bias(heads).to(cuda)), "ordinate", "T5 fixed")
-    yield lambda: fused(frozen(ordinate.ClippedBias(heads, 64).to(cuda)), "ordinate", "clipped fixed")
-    yield lambda: fused(ordinate.T5Bias(heads).to(cuda), "ordinate", "T5 learned")
-    yield lambda: fused(Kerple(heads, length).to(cuda), "ordinate", "KERPLE learned")
-    yield lambda: fused(ordinate.Shaw(dim, 16).to(cuda), "ordinate", "Shaw learned")
-
-    yield lambda: Candidate("FlexAttention", "none", False, flex(None, length), [])
-    yield lambda: Candidate(
-        "FlexAttention", "ALiBi", False,
-        flex(lambda s, b, h, q, k: s - slopes[h] * (q - k), length), [],
-    )  # fmt: skip
-    yield lambda: _dense_alibi(slopes, length)
-    if batch == 1 and length <= 4096:
-        yield lambda: _shaw_einsum(heads, length, dim)
-    yield lambda: _flex_learned_vector(heads, length)
-    if name in SLOW_PEERS:
-        yield lambda: _flex_learned_as_written(heads, length)
-        yield lambda: _flex_learned_vector(heads, length, autotuned=True)
-
-
-def _dense_alibi(slopes: Tensor, length: int) -> Candidate:
-    index = torch.arange(length, device="cuda")
-    distance = index[:, None] - index
-    mask = torch.where(distance >= 0, -slopes[:, None, None] * distance, -math.inf)[None].bfloat16()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    return Candidate("SDPA, dense mask", "ALiBi", False, attend, [], 20)
-
-
-def _shaw_einsum(heads: int, length: int, dim: int) -> Candidate:
-    """Shaw's layer as tutorials write it: a vector for every pair, contracted with the queries."""
-    keys = nn.Parameter(torch.randn(33, dim, device="cuda").bfloat16() * 0.1)
-    index = torch.arange(length, device="cuda")
-    rows = (index[None, :] - index[:, None]).clamp(-16, 16) + 16
-    hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = (
-            q @ k.transpose(-1, -2) + torch.einsum("bhqd,qkd->bhqk", q, F.embedding(rows, keys))
-        ) * dim**-0.5
-        return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
-
-    return Candidate("einsum", "Shaw learned", False, attend, [keys], 5)
-
-
-def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Candidate:
-    """FlexAttention at its best known: the buckets expanded to a vector over distances first.
-
-    With its default tiles it does not compile, for want of shared memory; a table as users write it does with small
-    ones.
-    """
-    vector = nn.Parameter(torch.randn(heads, length, device="cuda") * 0.02)
-    tuned = {"compile": {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}}
-    attend = flex(
-        lambda s, b, h, q, k: s + vector[h, (q - k).clamp(min=0)],
-        length,
-        **(tuned if autotuned else _SMALL_TILES),
-    )
-    name = "FlexAttention, vector, autotuned" if autotuned else "FlexAttention, vector"
-    return Candidate(name, "T5 learned", False, attend, [vector], 5)
-
-
-def _flex_learned_as_written(heads: int, length: int) -> Candidate:
-    table = nn.Parameter(torch.randn(32, heads, device="cuda") * 0.02)
-    buckets = ordinate.T5Bias(heads).buckets(torch.arange(length)).to("cuda")
-    attend = flex(
-        lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h], length, **_SMALL_TILES
-    )
-    return Candidate("FlexAttention, as written", "T5 learned", False, attend, [table], 1)
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding) -> Tensor:
-    """Causal attention as users write it, every step in the dtype of q."""
-    scale, groups = q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    logits = q @ k.transpose(-1, -2) * scale
-    bias = encoding.bias(q, k)
-    if bias is not None:
-        logits = logits + (bias.dense() * (scale if bias.scaled else 1.0)).to(q.dtype)
-    seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
-    hidden = seen.triu(1 + k.shape[2] - q.shape[2])
-    return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
 
 
 def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int) -> float:
@@ -353,7 +183,7 @@ def _rows(
 ) -> Iterator[dict[str, object]]:
     """Each candidate at one shape; ours only if its numbers are right."""
     _, heads, _, dim = SHAPES[name]
-    for make in candidates(name):
+    for make in candidates(*SHAPES[name], slow=name in SLOW_PEERS):
         if time.monotonic() > deadline:
             yield {"shape": name, "error": "not begun: the time was spent"}
             return

@@ -97,9 +97,7 @@ class _Compiled:
         }
 
 
-def both_passes(
-    q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, padding=None
-) -> None:
+def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, padding=None) -> None:
     """Forward and backward, with every gradient, straight through the operators."""
     call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
     terms = fused.gather_terms(call.parts, call.scale)
