@@ -189,10 +189,10 @@ def _attention_fwd_kernel(
             first, last = future_start, full_end
         if part == 4:
             first, last = full_end, end
-        if part == 4 or not MASKED and (
+        if part == 4 or (not MASKED and (
             part == 2 or (part == 0 and WINDOWED)
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
-        ):  # fmt: skip
+        )):  # fmt: skip
             if SPLIT:
                 first, last = tl.maximum(first, low), tl.minimum(last, high)
             acc, total, peak = _attend(

@@ -224,10 +224,10 @@ def _attention_bwd_kv_kernel(
                 first, last = past_start, full_end
             if part == 4:
                 first, last = full_end, end
-            if part == 4 or not MASKED and (
+            if part == 4 or (not MASKED and (
                 part == 0 or part == 2
                 or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
-            ):  # fmt: skip
+            )):  # fmt: skip
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
                     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,

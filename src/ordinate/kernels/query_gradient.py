@@ -270,10 +270,10 @@ def _attention_bwd_q_kernel(
             first, last = future_start, full_end
         if part == 4:
             first, last = full_end, end
-        if part == 4 or not MASKED and (
+        if part == 4 or (not MASKED and (
             part == 2 or (part == 0 and WINDOWED)
             or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
-        ):  # fmt: skip
+        )):  # fmt: skip
             level = near_level
             if (TABLE or ROW) and (part == 1 or part == 3):
                 beyond = level_beyond(level_ptr, levels, TABLE, ROW, 2 - part)
