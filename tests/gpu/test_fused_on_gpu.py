@@ -67,7 +67,7 @@ def test_every_bias_under_every_mask(bias, mask, dtype, head_dim):
 
 
 def _rest_of_the_product() -> list[tuple[str, str, torch.dtype, int]]:
-    """Bias kind × mask × dtype × head_dim without what the two tests above have: 25 minutes of a large machine.
+    """Bias kind × mask × dtype × head_dim without what the two tests above have: 20 minutes of a large machine.
 
     Set ``ORDINATE_WHOLE_PRODUCT`` to have them; ``-k whole_product`` with a dtype, a mask or a bias runs a part.
     """
