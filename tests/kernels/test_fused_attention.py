@@ -298,6 +298,20 @@ def test_gradients_at_positions_that_are_data_have_an_order_on_request(bias, pos
     assert_at_most_twice_as_wrong(first, exact_results(case, leaves), rough)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bias", "positions"),
+    [("t5_both_ways", "aligned"), ("every_distance", "aligned"), ("t5_both_ways", "shuffled")],
+)
+def test_a_table_whose_gradient_is_the_sum_of_many(bias, positions, device):
+    """Three sequences of nine tiles: 24 runs along diagonals, or 27 tables in order, of which 16 are loaded at a time."""
+    sizes = Sizes(130, 130, batch=3, heads=1, kv_heads=1)
+    case = Case(bias, "full", positions, sizes, device=str(device))
+    leaves = case.leaves()
+    rough = results(leaves, plain(case.arguments(leaves), case.dtype))
+    assert_at_most_twice_as_wrong(_in_order(case, leaves), exact_results(case, leaves), rough)
+
+
 @pytest.mark.parametrize("positions", ["aligned", "indices_as_data"])
 @pytest.mark.parametrize(
     "bias", ["line", "line_symmetric", "t5_both_ways", "kerple", "gates", "row_of_keys"]

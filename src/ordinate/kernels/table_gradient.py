@@ -175,8 +175,10 @@ def _fold_table_kernel(
     """Entries of one head's gradient: with ENDS the two ends from all queries, the others from ``SUMS``.
 
     These are ``"diagonals"``, or, where positions are data, ``"tables"`` to be added up or ``"none"``, for they are
-    in the table already.
+    in the table already. There are few programs, so each loads much at a time.
     """
+    ROWS: tl.constexpr = 16
+    QUERIES: tl.constexpr = 4096
     block, h = tile_and_head()
     h64 = h.to(tl.int64)
     entry = block * BLOCK + tl.arange(0, BLOCK)
@@ -192,25 +194,30 @@ def _fold_table_kernel(
         diagonal, t = offset // N, offset % N
         after = inside & (offset >= 0) & (diagonal < diagonals)
         before = inside & (offset >= N) & (diagonal <= diagonals)
-        for row in range(rows):
+        for first in range(0, rows, ROWS):
+            row = first + tl.arange(0, ROWS)[:, None]
             start = sums_ptr + (row * heads + h64) * diagonals * (2 * N)
-            total += tl.load(start + diagonal * (2 * N) + t, mask=after, other=0.0)
-            total += tl.load(start + (diagonal - 1) * (2 * N) + t + N, mask=before, other=0.0)
+            here = tl.load(start + diagonal * (2 * N) + t, mask=after & (row < rows), other=0.0)
+            there = tl.load(
+                start + (diagonal - 1) * (2 * N) + t + N, mask=before & (row < rows), other=0.0
+            )
+            total += tl.sum(here + there, 0)
     elif SUMS == "tables":
-        for row in range(rows):
+        for first in range(0, rows, ROWS):
+            row = first + tl.arange(0, ROWS)[:, None]
             start = sums_ptr + (row * heads + h64) * table_len
-            total += tl.load(start + entry, mask=inside, other=0.0)
+            total += tl.sum(tl.load(start + entry, mask=inside & (row < rows), other=0.0), 0)
     else:
         total = tl.load(place, mask=inside, other=0.0)
     if ENDS:
         # Only the programs that hold an end have queries to add up.
-        past = tl.zeros([1024], dtype=tl.float32)
-        future = tl.zeros([1024], dtype=tl.float32)
+        past = tl.zeros([QUERIES], dtype=tl.float32)
+        future = tl.zeros([QUERIES], dtype=tl.float32)
         if (block == 0) | (block == tl.num_programs(1) - 1):
             for b in range(batch):
                 start = (b * heads + h64) * q_len
-                for first in range(0, q_len, 1024):
-                    query = first + tl.arange(0, 1024)
+                for first in range(0, q_len, QUERIES):
+                    query = first + tl.arange(0, QUERIES)
                     past += tl.load(past_ptr + start + query, mask=query < q_len, other=0.0)
                     future += tl.load(future_ptr + start + query, mask=query < q_len, other=0.0)
         total += tl.where(entry == table_len - 1, tl.sum(past, 0), 0.0)
