@@ -304,7 +304,7 @@ def test_gradients_at_positions_that_are_data_have_an_order_on_request(bias, pos
     [("t5_both_ways", "aligned"), ("every_distance", "aligned"), ("t5_both_ways", "shuffled")],
 )
 def test_a_table_whose_gradient_is_the_sum_of_many(bias, positions, device):
-    """Three sequences of nine tiles: 24 runs along diagonals, or 27 tables in order, of which 16 are loaded at a time."""
+    """Three sequences of nine tiles: 24 runs along diagonals, or 27 tables in order, 16 of them loaded at a time."""
     sizes = Sizes(130, 130, batch=3, heads=1, kv_heads=1)
     case = Case(bias, "full", positions, sizes, device=str(device))
     leaves = case.leaves()
