@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
-from triton.runtime.errors import OutOfResources, PTXASError
 
 
 class Step:
@@ -45,32 +43,9 @@ class Step:
         aligned = tuple([pointer % 16 == 0 for pointer in pointers])
         compiled = self.compiled.get(aligned)
         if compiled is None:
-            self.compiled[aligned] = self._compile_and_launch(tensors)
+            self.compiled[aligned] = self.kernel[self.grid](**self.arguments, **tensors)
             return
         values = self.values.copy()
         for name, pointer in zip(tensors, pointers, strict=True):
             values[self.places[name]] = pointer
         compiled[self.grid](*values)
-
-    def _compile_and_launch(self, tensors: dict[str, Tensor]) -> Any:
-        """With a shorter pipeline where the device has no room for this one, or the assembler dies of it.
-
-        That of CUDA 12.8 and 12.9 crashed on a few long kernels, and on none of them without a pipeline.
-        """
-        wished = stages = self.arguments.get("num_stages", 1)
-        while True:
-            try:
-                compiled = self.kernel[self.grid](**self.arguments, **tensors)
-                break
-            except (OutOfResources, PTXASError) as error:
-                if stages == 1:
-                    raise
-                why = type(error).__name__
-            stages -= 1
-            self.arguments["num_stages"] = stages
-        if stages < wished:
-            warnings.warn(
-                f"{self.kernel.__name__} has {stages} pipeline stages, {wished} were too many ({why})",
-                stacklevel=2,
-            )
-        return compiled

@@ -160,9 +160,9 @@ class Tiling(NamedTuple):
     num_warps: int
 
 
-# A thread that loads 64 bytes before it stores any takes 48 registers, so about twenty programs of two warps share
-# a multiprocessor and keep 80 KiB in flight, more than memory latency needs. Larger programs read cos and sin less
-# often, which the L2 cache makes cheap, and a short launch waits longer for the last of them.
+# Where heads turn whole, a thread that loads 64 bytes before it stores any takes 48 registers, so about twenty
+# programs of two warps share a multiprocessor and keep 80 KiB in flight, more than memory latency needs. Larger ones
+# read cos and sin less often, which the L2 cache makes cheap, and a short launch waits longer for the last of them.
 _BYTES_PER_THREAD = 64
 _NUM_WARPS = 2
 _MAX_BLOCK_SEQ = 64

@@ -145,7 +145,7 @@ def _table_grad_kernel(
             first, last = full_start, full_end
         if third == 2:
             first, last = full_end, end
-        if third != 1 or not MASKED:
+        if third == 2 or not MASKED:
             acc = _pull_to_diagonal(
                 acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
                 table_ptr, key_ptr, row_ptr, key_row_ptr,
