@@ -68,18 +68,16 @@ def _attention(record: dict[str, Any]) -> str:
     long = record["long"]
     parts.append(
         f"One forward and backward pass of a learned T5 bias over {long['length']:,} tokens (16 heads of 64): "
-        f"{long['seconds']:.2f} s{'' if long.get('compiled_before') else ' with compiling'}, "
-        f"{long['extra_GiB']:.2f} GiB above the inputs. {_measured(long['environment'])}"
+        f"{long['seconds']:.2f} s, {long['extra_GiB']:.2f} GiB above the inputs. {_measured(long['environment'])}"
     )
-    parts.append(_decoding(**record["decoding"]))
+    parts.append(_decoding(record["decoding"]["rows"], record["decoding"]["environment"]))
     return "\n\n".join(parts)
 
 
-def _decoding(rows: list[dict[str, Any]], environment: dict[str, str], gated: bool = False) -> str:
+def _decoding(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
     names = [name for name in rows[0] if name != "shape"]
     lines = [
-        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph)"
-        f"{'' if gated else '; not held to float64 in this run, but by the tests'}. "
+        "One query: milliseconds a call takes, and in brackets what of it the device takes (by a CUDA graph). "
         f"{_measured(environment)}",
         "",
         f"| | {' | '.join(names)} |",

@@ -53,7 +53,7 @@ class Gates(ordinate.PositionEncoding):
 
 _TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
-    torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+    torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
 
 
