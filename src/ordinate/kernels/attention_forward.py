@@ -36,8 +36,8 @@ def _attend(
     PACKED: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
-    MASKED: tl.constexpr = PART == 0 or PART == 4
-    FOUND: tl.constexpr = WHOLE and not MASKED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
@@ -121,6 +121,9 @@ def _attention_fwd_kernel(
     """
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
+    EDGES: tl.constexpr = WHOLE or not MASKED
+    # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
+    OCCURS: tl.constexpr = (EDGES and WINDOWED, FAR_TILES, True, FAR_TILES and not CAUSAL, EDGES)
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     m0 = tile * M
@@ -165,34 +168,22 @@ def _attention_fwd_kernel(
         seed = tl.load(seed_ptr) + (bh[:, None] if PACKED else bh)
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
 
-    start, full_start, past_end, future_start, full_end, end = key_ranges(
+    bounds = key_ranges(
         m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
         M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
-    low, high = start, end
+    low, high = bounds[0], bounds[5]
     if SPLIT:
-        share = tl.cdiv(tl.cdiv(end - start, N), tl.num_programs(2)) * N
-        low = start + tl.program_id(2) * share
-        high = tl.minimum(low + share, end)
+        share = tl.cdiv(tl.cdiv(high - low, N), tl.num_programs(2)) * N
+        low += tl.program_id(2) * share
+        high = tl.minimum(low + share, high)
     acc = tl.zeros([M, DV], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
     peak = tl.full([M], float("-inf"), dtype=tl.float32)
-    # Five runs of tiles; those that cannot occur are not even compiled.
     for part in tl.static_range(5):
-        first, last = start, full_start
-        if part == 1:
-            first, last = full_start, past_end
-        if part == 2:
-            first, last = past_end, future_start
-        if part == 3:
-            first, last = future_start, full_end
-        if part == 4:
-            first, last = full_end, end
-        if part == 4 or (not MASKED and (
-            part == 2 or (part == 0 and WINDOWED)
-            or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
-        )):  # fmt: skip
+        if OCCURS[part]:
+            first, last = bounds[part], bounds[part + 1]
             if SPLIT:
                 first, last = tl.maximum(first, low), tl.minimum(last, high)
             acc, total, peak = _attend(

@@ -58,8 +58,8 @@ def _pull_to_keys(
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
     EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4
-    FOUND: tl.constexpr = WHOLE and not MASKED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    FOUND: tl.constexpr = WHOLE and PART == 2
     N: tl.constexpr = k_tile.shape[0]
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
     d, dv, rows, keys = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M), tl.arange(0, N)
@@ -166,6 +166,9 @@ def _attention_bwd_kv_kernel(
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
+    EDGES: tl.constexpr = WHOLE or not MASKED
+    # The runs of tiles that `query_ranges` tells apart; those that cannot occur are not even compiled.
+    OCCURS: tl.constexpr = (EDGES, FAR_TILES and not CAUSAL, True, FAR_TILES, EDGES)
     tile, b_and_head = tile_and_head()
     kv_heads = heads // groups
     b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads
@@ -192,7 +195,7 @@ def _attention_bwd_kv_kernel(
     k_segment_ptr += b64 * k_token_batch
     padding_ptr += b64 * padding_batch
     ref = reference_position(n0, k_pos_ptr, 0, ALIGNED)
-    start, full_start, future_end, past_start, full_end, end = query_ranges(
+    bounds = query_ranges(
         n0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
         M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
@@ -215,19 +218,8 @@ def _attention_bwd_kv_kernel(
         # Added up in order, every tile has a table of its own.
         own_table = (b64 * tl.num_programs(1) + tile) * heads if ORDERED else 0
         for part in tl.static_range(5):
-            first, last = start, full_start
-            if part == 1:
-                first, last = full_start, future_end
-            if part == 2:
-                first, last = future_end, past_start
-            if part == 3:
-                first, last = past_start, full_end
-            if part == 4:
-                first, last = full_end, end
-            if part == 4 or (not MASKED and (
-                part == 0 or part == 2
-                or (part == 1 and FAR_TILES and not CAUSAL) or (part == 3 and FAR_TILES)
-            )):  # fmt: skip
+            if OCCURS[part]:
+                first, last = bounds[part], bounds[part + 1]
                 grad_k, grad_v, grad_key, past, future, grad_slope = _pull_to_keys(
                     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, first, last,
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,

@@ -97,8 +97,8 @@ def _pull_to_queries(
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4
-    FOUND: tl.constexpr = WHOLE and not MASKED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
@@ -201,6 +201,9 @@ def _attention_bwd_q_kernel(
     """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
     MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
+    EDGES: tl.constexpr = WHOLE or not MASKED
+    # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
+    OCCURS: tl.constexpr = (EDGES and WINDOWED, FAR_TILES, True, FAR_TILES and not CAUSAL, EDGES)
     ENDS: tl.constexpr = GRAD_TABLE_ENDS or GRAD_ROW
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
@@ -249,7 +252,7 @@ def _attention_bwd_q_kernel(
     near_level = tl.load(level_ptr, mask=in_rows, other=float("inf")) + line_at_query
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
-    start, full_start, past_end, future_start, full_end, end = key_ranges(
+    bounds = key_ranges(
         m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
         M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
@@ -261,19 +264,8 @@ def _attention_bwd_q_kernel(
     near_weight = tl.zeros([M], dtype=tl.float32)
     future_weight = tl.zeros([M], dtype=tl.float32)
     for part in tl.static_range(5):
-        first, last = start, full_start
-        if part == 1:
-            first, last = full_start, past_end
-        if part == 2:
-            first, last = past_end, future_start
-        if part == 3:
-            first, last = future_start, full_end
-        if part == 4:
-            first, last = full_end, end
-        if part == 4 or (not MASKED and (
-            part == 2 or (part == 0 and WINDOWED)
-            or (part == 1 and FAR_TILES) or (part == 3 and FAR_TILES and not CAUSAL)
-        )):  # fmt: skip
+        if OCCURS[part]:
+            first, last = bounds[part], bounds[part + 1]
             level = near_level
             if (TABLE or ROW) and (part == 1 or part == 3):
                 beyond = level_beyond(level_ptr, levels, TABLE, ROW, 2 - part)

@@ -282,8 +282,8 @@ def key_ranges(
     if RANGED:
         start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * N)
         end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * N)
-    if MASKED:
-        full_start, full_end = start, start
+    if MASKED and not WHOLE:
+        full_start, full_end = start, end
     start = tl.minimum(start, end)
     full_start = tl.maximum(tl.minimum(full_start, end), start)
     if RANGED:  # a segment may end before the window begins
@@ -337,11 +337,12 @@ def query_ranges(
     if RANGED:
         start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * M)
         end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * M)
-    if MASKED:
-        full_start, full_end = start, start
-    beyond = n0 + N > k_len
-    full_start = tl.where(beyond, start, full_start)
-    full_end = tl.where(beyond, start, full_end)
+    if MASKED and not WHOLE:
+        full_start, full_end = start, end
+    else:
+        beyond = n0 + N > k_len
+        full_start = tl.where(beyond, start, full_start)
+        full_end = tl.where(beyond, start, full_end)
     start = tl.minimum(start, end)
     full_start = tl.maximum(tl.minimum(full_start, end), start)
     full_end = tl.maximum(tl.minimum(full_end, end), full_start)
