@@ -19,6 +19,7 @@ ENCODINGS = {
     "rope+alibi": lambda: ordinate.Combined(ordinate.RoPE(8), ordinate.ALiBi(4)),
 }
 LENGTHS = {
+    "the_same_tokens": ([3, 7, 1], None),
     "equal": ([3, 7, 1], [3, 7, 1]),
     "empty": ([0, 4, 0, 5, 0], [0, 4, 0, 5, 0]),
     "more_keys": ([1, 3, 2], [9, 3, 4]),
@@ -57,13 +58,15 @@ def one_by_one(q, k, v, q_lengths, k_lengths, encoding, **options):
 @pytest.mark.parametrize("encoding", list(ENCODINGS))
 def test_packed_equals_one_by_one(encoding, lengths, impl, window):
     q_lengths, k_lengths = LENGTHS[lengths]
+    k_starts = None if k_lengths is None else starts(k_lengths)
+    k_lengths = k_lengths or q_lengths
     made = ENCODINGS[encoding]().double()
     q, k, v = tokens(q_lengths, k_lengths)
     leaves = [q, k, v, *made.parameters()]
     options = {"causal": True, "window": window}
     expected = one_by_one(q, k, v, q_lengths, k_lengths, made, **options)
     actual = ordinate.attention_varlen(
-        q, k, v, starts(q_lengths), starts(k_lengths), made, return_lse=True, impl=impl, **options
+        q, k, v, starts(q_lengths), k_starts, made, return_lse=True, impl=impl, **options
     )
     torch.testing.assert_close(actual, expected)
     weight = torch.randn_like(expected[0])
@@ -131,3 +134,16 @@ def test_packed_equals_segments_of_plain_attention():
     )
     packed = ordinate.attention_varlen(q, k, v, starts([3, 4]), encoding=alibi, causal=True)
     torch.testing.assert_close(packed, by_segments[0].transpose(0, 1))
+
+
+def test_starts_are_looked_at_again_once_they_have_changed():
+    """They are kept in mind as right, for every layer of a model passes them on."""
+    q, k, v = (torch.randn(5, 2, 4) for _ in range(3))
+    starts = torch.tensor([0, 2, 5])
+    for _ in range(2):
+        ordinate.attention_varlen(q, k, v, starts)
+    with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 4 tokens"):
+        ordinate.attention_varlen(q[:4], k[:4], v[:4], starts)
+    starts[1] = 7
+    with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 5 tokens"):
+        ordinate.attention_varlen(q, k, v, starts)

@@ -21,6 +21,7 @@ from ordinate.kernels import (
     query_gradient,
     row_projection,
     table_gradient,
+    tile_ranges,
 )
 
 
@@ -97,16 +98,23 @@ class _Compiled:
         }
 
 
-def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, padding=None) -> None:
-    """Forward and backward, with every gradient, straight through the operators."""
+def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, packed: bool = False) -> None:
+    """Forward and backward, with every gradient, straight through the operators.
+
+    Args:
+        packed: Whether there are segments, and indices within them.
+    """
     call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
     terms = fused.gather_terms(call.parts, call.scale)
     biases = [
         None if x is None else x.detach()
         for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
+    tokens = [
+        torch.zeros(1, x.shape[2], dtype=torch.int32) if packed else None for x in (q, k, q, k)
+    ]
     arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions, *(None,) * 4, padding, None,
+        q, k, v, *biases, terms.q_positions, terms.k_positions, *tokens, None,
         terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
     )  # fmt: skip
     out, lse = fused_op.forward(*arguments)
@@ -128,11 +136,13 @@ def compile_all(
     even: bool,
     few: bool,
     groups: int,
-    padded: bool,
+    packed: bool,
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
-    for module in (attention_forward, query_gradient, key_gradient, row_projection, table_gradient):
+    for module in (
+        attention_forward, query_gradient, key_gradient, row_projection, table_gradient, tile_ranges
+    ):  # fmt: skip
         for name, kernel in list(vars(module).items()):
             kernel = kernel.kernel if isinstance(kernel, _Compiled) else kernel
             if name.endswith("_kernel"):
@@ -161,8 +171,7 @@ def compile_all(
             Gates(),
         ),
     }
-    padding = torch.zeros(1, k_len, dtype=torch.bool) if padded else None
-    both_passes(q, k, v, grad, encodings[bias](), causal=causal, padding=padding)
+    both_passes(q, k, v, grad, encodings[bias](), causal=causal, packed=packed)
     return found
 
 

@@ -353,6 +353,22 @@ def test_entries_that_no_pair_sees_get_no_gradient_at_all(size, options, dtype, 
     assert not encoding.weight.grad[~seen].any()
 
 
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize("positions", ["aligned", "gaps"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", ["none", "clipped", "every_distance", "sum_of_all"])
+def test_sequences_of_many_tiles(bias, causal, positions, device):
+    """Of one sequence all, most tiles need no mask; some of these lie beyond the tables."""
+    case = Case(bias, "full", positions, Sizes(150, 170, heads=1, kv_heads=1), device=str(device))
+    starts = torch.tensor([0, 20, 117], device=device)  # of the second and the third sequence
+    q_at, k_at = (torch.arange(length, device=device) for length in (150, 170))
+    check(
+        case, causal=causal,
+        q_segment_ids=torch.searchsorted(starts - 20, q_at, right=True),
+        k_segment_ids=torch.searchsorted(starts, k_at, right=True),
+    )  # fmt: skip
+
+
 def _packed(sequences, heads, head_dim, device) -> Tensor:
     return torch.randn(sum(sequences), heads, head_dim).to(device).requires_grad_()
 
@@ -360,15 +376,21 @@ def _packed(sequences, heads, head_dim, device) -> Tensor:
 @pytest.mark.usefixtures("_poisoned_memory")
 @pytest.mark.parametrize("window", [None, 11])
 @pytest.mark.parametrize("name", ["T5", "Shaw, T5 and ALiBi"])
-def test_packed_sequences_see_themselves_alone(name, window, device):
-    q_lens, k_lens = (19, 0, 1, 20), (19, 3, 17, 20)
+@pytest.mark.parametrize(
+    ("q_lens", "k_lens"), [((19, 0, 1, 20), (19, 3, 17, 20)), ((19, 0, 1, 70), None)]
+)
+def test_packed_sequences_see_themselves_alone(q_lens, k_lens, name, window, device):
+    starts = [
+        None if lens is None else torch.tensor([0, *lens]).cumsum(0).to(device)
+        for lens in (q_lens, k_lens)
+    ]
+    k_lens = k_lens or q_lens
     encoding = ENCODINGS[name]().to(device)
     leaves = {
         "q": _packed(q_lens, 4, 16, device),
         "k": _packed(k_lens, 2, 16, device),
         "v": _packed(k_lens, 2, 8, device),
     }
-    starts = [torch.tensor([0, *lens]).cumsum(0).to(device) for lens in (q_lens, k_lens)]
 
     def run(leaves, encoding, impl):
         out = ordinate.attention_varlen(

@@ -120,8 +120,8 @@ class Terms:
     aligned: bool = True
 
 
-def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
-    """Bring each part to float32 and to the logits' units, with autograd watching."""
+def gather_terms(parts: tuple[Bias, ...], scale: float, padding: Tensor | None = None) -> Terms:
+    """Bring each part, and padding, to float32 and to the logits' units, with autograd watching."""
     from .fused_rows import projected  # needs Triton
 
     slopes = table = key = row = key_row = None
@@ -145,6 +145,8 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
                 row = rows
             else:
                 key_row = rows
+    if padding is not None:
+        key = _hide(padding, key)
     if pair is None:
         return Terms(key=key)
     return Terms(
@@ -156,6 +158,14 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
 
 def _as_logits(values: Tensor, part: Bias, scale: float) -> Tensor:
     return values.float() * scale if part.scaled else values.float()
+
+
+def _hide(padding: Tensor, key: Tensor | None) -> Tensor:
+    """Add to the logits of each key, -inf where nobody sees it: a number the kernels add costs less than a mask."""
+    hidden = padding[:, None]
+    if key is None:  # one vector for all heads
+        return torch.zeros_like(hidden, dtype=torch.float32).masked_fill_(hidden, -torch.inf)
+    return torch.where(hidden, -torch.inf, key)
 
 
 def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor:
@@ -175,8 +185,8 @@ def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor
 def run(call: Call) -> Result:
     from . import fused_op  # registers the operators, and needs Triton
 
-    terms = gather_terms(call.parts, call.scale)
     mask = call.mask
+    terms = gather_terms(call.parts, call.scale, mask.key_padding)
     seed = None
     if call.dropout_p:
         seed = torch.randint(2**31 - 1, (), dtype=torch.int32, device=call.q.device)
@@ -184,7 +194,7 @@ def run(call: Call) -> Result:
         call.q, call.k, call.v,
         terms.slopes, terms.table, terms.key, terms.row, terms.key_row,
         terms.q_positions, terms.k_positions,
-        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, mask.key_padding, seed,
+        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, seed,
         terms.symmetric, terms.aligned, terms.lo, mask.causal, mask.window,
         call.scale, call.softcap, call.dropout_p,
     )  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fused_tiles import far_tiles, overlapping_tiles, padded
+from ..kernels.launch import Step
+from .fused_tiles import padded
 
 
 @dataclass(eq=False)
@@ -29,7 +30,6 @@ class Launch:
     k_index: Tensor | None
     q_segments: Tensor | None
     k_segments: Tensor | None
-    padding: Tensor | None
     seed: Tensor | None
     symmetric: bool
     aligned: bool
@@ -45,7 +45,7 @@ class Launch:
         for name in ("slopes", "table", "key", "row", "key_row", "q_positions", "k_positions"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value.contiguous())
-        for name in ("q_index", "k_index", "q_segments", "k_segments", "padding"):
+        for name in ("q_index", "k_index", "q_segments", "k_segments"):
             value = getattr(self, name)
             if value is not None:
                 # One batch stride serves indices and segments of a side.
@@ -62,7 +62,7 @@ class Launch:
         tensors = (
             self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.key_row,
             self.q_positions, self.k_positions, self.q_index, self.k_index, self.q_segments,
-            self.k_segments, self.padding, self.seed,
+            self.k_segments, self.seed,
         )  # fmt: skip
         settings = (
             self.q.device, self.symmetric, self.aligned, self.lo, self.causal, self.window, self.scale,
@@ -121,31 +121,35 @@ class Launch:
             "key_row_ptr": self.key_row,
             "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
             "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
-            "padding_ptr": self.padding, "seed_ptr": self.seed,
+            "seed_ptr": self.seed,
         }  # fmt: skip
         return self._followed_or_not(names)
 
-    def tile_tensors(self, m: int, n: int, *, of_queries: bool) -> dict[str, Tensor]:
-        """Where positions and segments are data: the positions, which tiles meet, which lie beyond the tables."""
-        ranges = far = None
-        if self.q_segments is not None and self.k_segments is not None:
-            ranges = overlapping_tiles(self.q_segments, self.k_segments, m, n, of_queries)
-        if self._has_far_tiles():
-            assert self.q_positions is not None
-            assert self.k_positions is not None
-            far = far_tiles(self.q_positions, self.k_positions, self.lo, self.hi, m, n, of_queries)
-        names = {
-            "q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions,
-            "range_ptr": ranges, "far_ptr": far,
-        }  # fmt: skip
-        return self._followed_or_not(names)
+    def tile_tensors(self, find_ranges: Step | None) -> dict[str, Tensor]:
+        """Where positions and segments are data: the positions, and which tiles have to do with each other."""
+        positions = self._followed_or_not({"q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions})
+        if find_ranges is None:
+            return {**positions, "range_ptr": self.q}
+        rows, tiles, _ = find_ranges.grid
+        ranges = torch.empty(rows, tiles, 6, dtype=torch.int32, device=self.q.device)
+        segments = {"q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments}
+        find_ranges(**positions, **self._followed_or_not(segments), range_ptr=ranges)
+        return {**positions, "range_ptr": ranges}
 
     def _followed_or_not(self, names: dict[str, Tensor | None]) -> dict[str, Tensor]:
         """Kernels do not follow pointers to what is not there, but something must be passed."""
         return {name: self.q if value is None else value for name, value in names.items()}
 
-    def _has_far_tiles(self) -> bool:
+    @property
+    def has_far_positions(self) -> bool:
+        """Whether it takes a look at the positions to tell which tiles lie beyond the tables."""
         return not self.aligned and self.looked_up
+
+    @property
+    def range_rows(self) -> int:
+        """For how many rows of the batch tiles differ in what they have to do with each other."""
+        tokens = (self.q_segments, self.k_segments, self.q_positions, self.k_positions)
+        return max([1, *(x.shape[0] for x in tokens if x is not None)])
 
     def numbers(self) -> dict[str, Any]:
         """What every kernel is told in numbers."""
@@ -156,10 +160,10 @@ class Launch:
         k_tokens = self.k_index if self.k_index is not None else self.k_segments
         return {
             **strides_of("q", self.q), **strides_of("k", self.k), **strides_of("v", self.v),
-            "key_batch": _batch_stride(self.key), "row_batch": _batch_stride(self.row),
+            "key_batch": _batch_stride(self.key), "key_head": _head_stride(self.key),
+            "row_batch": _batch_stride(self.row),
             "key_row_batch": _batch_stride(self.key_row),
             "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
-            "padding_batch": _batch_stride(self.padding),
         }  # fmt: skip
 
     def scalars(self) -> dict[str, Any]:
@@ -182,7 +186,6 @@ class Launch:
             "SOFTCAP": self.softcap is not None, "DROPOUT": self.dropout_p > 0,
             "CAUSAL": self.causal, "WINDOWED": self.window is not None,
             "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
-            "PADDED": self.padding is not None,
             "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
         }  # fmt: skip
 
@@ -191,8 +194,7 @@ class Launch:
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         return {
             "q_pos_batch": _batch_stride(self.q_positions), "k_pos_batch": _batch_stride(self.k_positions),
-            "range_batch": 2 * tiles * _any_batched(self.q_segments, self.k_segments),
-            "far_batch": 2 * tiles * _any_batched(self.q_positions, self.k_positions),
+            "range_batch": 6 * tiles * (self.range_rows > 1),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
             # A tile with too few queries is masked for all its keys then, and should not be the only one.
@@ -226,5 +228,5 @@ def _batch_stride(x: Tensor | None) -> int:
     return 0 if x is None or x.dim() < 2 or x.shape[0] == 1 else x.stride(0)
 
 
-def _any_batched(*tensors: Tensor | None) -> bool:
-    return any(x is not None and x.shape[0] > 1 for x in tensors)
+def _head_stride(x: Tensor | None) -> int:
+    return 0 if x is None or x.shape[1] == 1 else x.stride(1)

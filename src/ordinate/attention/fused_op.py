@@ -19,13 +19,13 @@ def forward(
     row: Tensor | None, key_row: Tensor | None,
     q_positions: Tensor | None, k_positions: Tensor | None,
     q_index: Tensor | None, k_index: Tensor | None,
-    q_segments: Tensor | None, k_segments: Tensor | None, padding: Tensor | None, seed: Tensor | None,
+    q_segments: Tensor | None, k_segments: Tensor | None, seed: Tensor | None,
     symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
     scale: float, softcap: float | None, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     launch = Launch(
         q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
-        q_segments, k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap,
+        q_segments, k_segments, seed, symmetric, aligned, lo, causal, window, scale, softcap,
         dropout_p,
     )  # fmt: skip
     q = launch.q
@@ -43,7 +43,7 @@ def forward(
         into_lse = q.new_empty(plan.shares, batch, heads, q_len, dtype=torch.float32)
     plan.attend(
         q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse, **launch.tensors(),
-        **launch.tile_tensors(plan.config["M"], plan.config["N"], of_queries=True),
+        **launch.tile_tensors(plan.ranges),
     )  # fmt: skip
     if plan.shares > 1:
         plan.merge(shares_ptr=into, shares_lse_ptr=into_lse, out_ptr=out, lse_ptr=lse)
@@ -65,7 +65,7 @@ def backward(
     row: Tensor | None, key_row: Tensor | None,
     q_positions: Tensor | None, k_positions: Tensor | None,
     q_index: Tensor | None, k_index: Tensor | None,
-    q_segments: Tensor | None, k_segments: Tensor | None, padding: Tensor | None, seed: Tensor | None,
+    q_segments: Tensor | None, k_segments: Tensor | None, seed: Tensor | None,
     symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
     scale: float, softcap: float | None, dropout_p: float,
     grad_slopes: bool, grad_table: bool, grad_key: bool, grad_row: bool, grad_key_row: bool,
@@ -73,7 +73,7 @@ def backward(
     """Gradients of q, k, v, slopes, table, key, row and key_row; those not asked for come back empty."""
     launch = Launch(
         q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
-        q_segments, k_segments, padding, seed, symmetric, aligned, lo, causal, window, scale, softcap,
+        q_segments, k_segments, seed, symmetric, aligned, lo, causal, window, scale, softcap,
         dropout_p,
     )  # fmt: skip
     grad = rows_of_unit_stride(grad)
@@ -164,9 +164,8 @@ def _queries_backward(
     if plan.table_ends:
         past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
-    config = plan.queries_config
     plan.queries(
-        **common, **launch.tile_tensors(config["M"], config["N"], of_queries=True), grad_q_ptr=grads["q"],
+        **common, **launch.tile_tensors(plan.query_ranges), grad_q_ptr=grads["q"],
         grad_row_ptr=row_grad, past_ptr=past, future_ptr=future,
         grad_lse_ptr=past if grad_lse is None else grad_lse,
     )  # fmt: skip
@@ -205,9 +204,8 @@ def _keys_backward(
         slope_shares = torch.empty(
             batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
         )
-    config = plan.keys_config
     plan.keys(
-        **common, **launch.tile_tensors(config["M"], config["N"], of_queries=False),
+        **common, **launch.tile_tensors(plan.key_ranges),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
         grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
@@ -249,7 +247,7 @@ def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest
 
 
 def _setup_context(ctx, inputs, output):
-    tensors, settings = inputs[:16], inputs[16:]
+    tensors, settings = inputs[:15], inputs[15:]
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     ctx.set_materialize_grads(False)
@@ -258,14 +256,14 @@ def _setup_context(ctx, inputs, output):
 def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
     *tensors, out, lse = ctx.saved_tensors
     if grad is None and grad_lse is None:
-        return (None,) * 24
+        return (None,) * 23
     wanted = [bool(need) for need in ctx.needs_input_grad[3:8]]
     grads = run_backward(
         torch.zeros_like(out) if grad is None else grad, grad_lse, out, lse,
         *tensors, *ctx.settings, *wanted,
     )  # fmt: skip
     biases = [g if want else None for g, want in zip(grads[3:], wanted, strict=True)]
-    return *grads[:3], *biases, *(None,) * 16
+    return *grads[:3], *biases, *(None,) * 15
 
 
 def _autograd(ctx, grad, grad_lse):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient
+from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
 from ..kernels.launch import Step
 from .fused_launch import Launch, strides_of
 from .fused_tiles import FEW_QUERIES, key_shares, padded, tile_config
@@ -31,8 +31,8 @@ def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
 
 
 class ForwardPlan(NamedTuple):
+    ranges: Step | None
     attend: Step
-    config: dict[str, Any]
     shares: int
     merge: Step
 
@@ -59,7 +59,8 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
         {**strides_of("out", out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
          "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
     )  # fmt: skip
-    return ForwardPlan(attend, config, shares, merge)
+    ranges = _plan_ranges(launch, config["M"], config["N"], of_queries=True)
+    return ForwardPlan(ranges, attend, shares, merge)
 
 
 def _packs(launch: Launch, m: int) -> bool:
@@ -68,12 +69,30 @@ def _packs(launch: Launch, m: int) -> bool:
     return groups > 1 and groups * launch.q.shape[2] <= m
 
 
+def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | None:
+    """For tiles of queries or of keys, which of the other side they have to do with, where that is data."""
+    segments, far = launch.q_segments is not None, launch.has_far_positions
+    if not (segments or far):
+        return None
+    own, other = (m, n) if of_queries else (n, m)
+    tiles = -(-(launch.q if of_queries else launch.k).shape[2] // own)
+    numbers = {**launch.numbers(), **launch.tile_numbers(m, n, of_queries=of_queries)}
+    names = (
+        "q_token_batch", "k_token_batch", "q_pos_batch", "k_pos_batch", "q_len", "k_len", "far_lo", "far_hi",
+    )  # fmt: skip
+    return Step(
+        tile_ranges._tile_ranges_kernel, (launch.range_rows, tiles),
+        {**{name: numbers[name] for name in names}, "M": m, "N": n, "OF_QUERIES": of_queries,
+         "SEGMENTS": segments, "FAR": far, "BLOCK": max(1, 1024 // other)},
+    )  # fmt: skip
+
+
 class BackwardPlan(NamedTuple):
     shared: Step
+    query_ranges: Step | None
     queries: Step
-    queries_config: dict[str, Any]
+    key_ranges: Step | None
     keys: Step
-    keys_config: dict[str, Any]
     key_tiles: int
     own_tables: bool  # for every tile of keys
     table_ends: bool  # summed for each query
@@ -125,8 +144,11 @@ def plan_backward(
     if grad_table:
         table, sums, fold = _plan_table(launch, numbers, key_tiles if own_tables else 0)
     return BackwardPlan(
-        shared, queries, of_queries, keys, of_keys, key_tiles, own_tables, table_ends, table, sums, fold
-    )
+        shared,
+        _plan_ranges(launch, of_queries["M"], of_queries["N"], of_queries=True), queries,
+        _plan_ranges(launch, of_keys["M"], of_keys["N"], of_queries=False), keys,
+        key_tiles, own_tables, table_ends, table, sums, fold,
+    )  # fmt: skip
 
 
 def _fills_tiles(launch: Launch, m: int) -> bool:

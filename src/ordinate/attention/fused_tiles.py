@@ -1,4 +1,4 @@
-"""Tile sizes, and which tiles of queries and keys have to do with each other."""
+"""Tile sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 
@@ -134,58 +133,3 @@ def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int
         else:
             break
     return (streamed, resident, stages) if keys_stay else (resident, streamed, stages)
-
-
-def _tile_bounds(values: Int[Tensor, "batch seq"], size: int) -> tuple[Tensor, Tensor]:
-    """The least and the greatest value in each run of ``size``."""
-    seq = values.shape[1]
-    index = torch.arange(-(-seq // size) * size, device=values.device).clamp(max=seq - 1)
-    tiles = values[:, index].unflatten(1, (-1, size))
-    return tiles.amin(-1), tiles.amax(-1)
-
-
-def overlapping_tiles(
-    q_segments: Int[Tensor, "#batch q"],
-    k_segments: Int[Tensor, "#batch k"],
-    m: int,
-    n: int,
-    of_queries: bool,
-) -> Int[Tensor, "batch tiles 2"]:
-    """For each tile of queries (or of keys), the first and the last + 1 tile it shares a segment with."""
-    q_min, q_max = _tile_bounds(q_segments, m)
-    k_min, k_max = _tile_bounds(k_segments, n)
-    meet = (q_min[:, :, None] <= k_max[:, None, :]) & (q_max[:, :, None] >= k_min[:, None, :])
-    if not of_queries:
-        meet = meet.transpose(1, 2)
-    number = torch.arange(meet.shape[2], device=meet.device)
-    first = torch.where(meet, number, meet.shape[2]).amin(-1)
-    last = torch.where(meet, number + 1, 0).amax(-1)
-    return torch.stack((first.minimum(last), last), dim=-1).to(torch.int32).contiguous()
-
-
-def far_tiles(
-    q_positions: Int[Tensor, "#batch q"],
-    k_positions: Int[Tensor, "#batch k"],
-    lo: int,
-    hi: int,
-    m: int,
-    n: int,
-    of_queries: bool,
-) -> Int[Tensor, "batch tiles 2"]:
-    """Which tiles lie wholly beyond a table, so that one entry of it serves all their pairs.
-
-    For a tile of queries: how many tiles of keys from the first on are past the table's end, and
-    from which tile on they are all before its start. For a tile of keys, the other way round: how many
-    tiles of queries from the first on are before the start, and from which on they are past the end.
-    """
-    q_min, q_max = _tile_bounds(q_positions, m)
-    k_min, k_max = _tile_bounds(k_positions, n)
-    past = q_min[:, :, None] - k_max[:, None, :] >= hi
-    future = q_max[:, :, None] - k_min[:, None, :] <= lo
-    if of_queries:
-        leading, trailing = past, future
-    else:
-        leading, trailing = future.transpose(1, 2), past.transpose(1, 2)
-    head = leading.long().cumprod(-1).sum(-1)
-    tail = trailing.long().flip(-1).cumprod(-1).sum(-1)
-    return torch.stack((head, trailing.shape[-1] - tail), dim=-1).to(torch.int32).contiguous()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..bias.types import Bias
+from ..bias.types import Bias, PairBias, SumBias
 from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from ..positions import as_positions
@@ -60,6 +63,8 @@ def attention_varlen(
     check_bool("causal", causal)
     if window is not None:
         check_positive_int("window", window)
+    # Queries and keys that are the same tokens are as far from each other as their indices, within a sequence.
+    level = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
     if cu_seqlens_k is None:
         cu_seqlens_k = cu_seqlens_q
     _check_starts("cu_seqlens_q", cu_seqlens_q, q)
@@ -69,7 +74,7 @@ def attention_varlen(
             f"cu_seqlens_k must describe the {len(cu_seqlens_q) - 1} sequences of cu_seqlens_q, "
             f"got {len(cu_seqlens_k) - 1}"
         )
-    if (q_positions is None) != (k_positions is None) and cu_seqlens_k is not cu_seqlens_q:
+    if (q_positions is None) != (k_positions is None) and not level:
         missing, given = "q_positions", "k_positions"
         if q_positions is not None:
             missing, given = given, missing
@@ -79,15 +84,17 @@ def attention_varlen(
     api.check_qkv(q, k, v)
 
     q_segments, q_index = _segments(cu_seqlens_q, q.shape[2])
-    k_segments, k_index = _segments(cu_seqlens_k, k.shape[2])
-    # Bottom right: the last query of each sequence is level with its last key.
-    q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
+    k_segments, k_index = (q_segments, q_index) if level else _segments(cu_seqlens_k, k.shape[2])
     mask = Mask(
         q.shape[2], k.shape[2], 0, causal, window,
-        q_index[None], k_index[None], q_segments[None], k_segments[None],
+        q_segments=q_segments[None], k_segments=k_segments[None],
     )  # fmt: skip
+    if not level:
+        # Bottom right: the last query of each sequence is level with its last key.
+        q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
+        mask = replace(mask, q_index=q_index[None], k_index=k_index[None])
 
-    token_lengths = None
+    token_lengths, default = None, False
     if encoding is not None:
         api.check_encoding(encoding)
         pairs = (("q_positions", q_positions, q), ("k_positions", k_positions, k))
@@ -95,7 +102,8 @@ def attention_varlen(
             if positions is not None:
                 axes = getattr(encoding, "axes", 1)
                 as_positions(name, positions, batch=1, seq=tokens.shape[2], device=q.device, axes=axes)
-        if q_positions is None and k_positions is None:
+        default = q_positions is None and k_positions is None
+        if default:
             q_positions, k_positions = q_index, k_index
         if encoding.length_dependent or lengths is not None:
             token_lengths = _token_lengths(
@@ -109,6 +117,8 @@ def attention_varlen(
         q, k, encoding, bias, q_positions, k_positions, token_lengths,
         None if x is None else x[None], causal=causal,
     )  # fmt: skip
+    if bias is not None and default and level:
+        bias = _told_by_indices(bias)
     call = api.finish(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
@@ -119,6 +129,20 @@ def attention_varlen(
     return result[0].transpose(0, 1)
 
 
+def _told_by_indices(bias: Bias) -> Bias:
+    """The same for tokens of one sequence, which alone see each other: indices need not be read, as positions must."""
+    if isinstance(bias, SumBias):
+        return SumBias(tuple(_told_by_indices(part) for part in bias.parts))
+    if not isinstance(bias, PairBias):
+        return bias
+    index = torch.arange(bias.k_positions.shape[1], device=bias.k_positions.device)[None]
+    return replace(bias, q_positions=index, k_positions=index, aligned=True)  # type: ignore[type-var]
+
+
+#: Starts that were found right, as they were then, and for how many tokens.
+_found_right: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
 def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
     check_rank(name, starts, "sequences + 1")
     if starts.is_floating_point():
@@ -127,9 +151,14 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
         raise ValueError(f"{name} must be on {tokens.device}, got {starts.device}")
     if torch.compiler.is_compiling():
         return
+    # To look at the numbers is to wait for the device: once for all layers of a model.
+    state = None if starts.is_inference() else (starts._version, len(tokens))
+    if state is not None and _found_right.get(starts) == state:
+        return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
         raise ValueError(f"{name} must rise from 0 to the {len(tokens)} tokens, got {listed}")
+    _found_right[starts] = state
 
 
 def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:

@@ -26,17 +26,17 @@ def _attend(
     acc, total, peak, q_tile, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PACKED: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
     FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
@@ -75,7 +75,7 @@ def _attend(
         if MASKED:
             seen = visible(
                 qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+                q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
             )  # fmt: skip
             logits = tl.where(seen, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
@@ -100,10 +100,10 @@ def _attend(
 def _attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, range_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    out_share, out_batch, out_head, out_stride, key_batch, row_batch, key_row_batch,
-    q_pos_batch, k_pos_batch, far_batch, q_token_batch, k_token_batch, range_batch, padding_batch,
+    out_share, out_batch, out_head, out_stride, key_batch, key_head, row_batch, key_row_batch,
+    q_pos_batch, k_pos_batch, q_token_batch, k_token_batch, range_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
@@ -111,7 +111,7 @@ def _attention_fwd_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     SPLIT: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
@@ -119,11 +119,16 @@ def _attention_fwd_kernel(
     With PACKED the rows of the tile are all query heads of a key head, query after query, so that each key is
     read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
     """
-    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not MASKED
+    EDGES: tl.constexpr = WHOLE or not INDEXED
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
-    OCCURS: tl.constexpr = (EDGES and WINDOWED, FAR_TILES, True, FAR_TILES and not CAUSAL, EDGES)
+    OCCURS: tl.constexpr = (
+        EDGES and (WINDOWED or SEGMENTS),
+        FAR_TILES,
+        True,
+        FAR_TILES and not CAUSAL,
+        EDGES,
+    )
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     m0 = tile * M
@@ -146,7 +151,7 @@ def _attention_fwd_kernel(
     k_ptr += b64 * k_batch + kv64 * k_head
     v_ptr += b64 * v_batch + kv64 * v_head
     table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * k_len
+    key_ptr += b64 * key_batch + h64 * key_head
     row_ptr += b64 * row_batch + h64 * q_len * row_len
     key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     q_pos_ptr += b64 * q_pos_batch
@@ -155,7 +160,6 @@ def _attention_fwd_kernel(
     k_index_ptr += b64 * k_token_batch
     q_segment_ptr += b64 * q_token_batch
     k_segment_ptr += b64 * k_token_batch
-    padding_ptr += b64 * padding_batch
 
     q_tile = tl.load(
         q_ptr + qi[:, None].to(tl.int64) * q_stride + d[None, :],
@@ -169,9 +173,9 @@ def _attention_fwd_kernel(
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
 
     bounds = key_ranges(
-        m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
+        m0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     low, high = bounds[0], bounds[5]
     if SPLIT:
@@ -190,11 +194,11 @@ def _attention_fwd_kernel(
                 acc, total, peak, q_tile, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
                 table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, SHORT, WHOLE, PACKED, part,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, SHORT, WHOLE, PACKED, part,
             )  # fmt: skip
 
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)

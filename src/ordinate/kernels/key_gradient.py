@@ -48,17 +48,17 @@ def _pull_to_keys(
     grad_k, grad_v, grad_key, past, future, grad_slope, k_tile, v_tile, start, end,
     q_ptr, grad_ptr, level_ptr, shared_ptr, levels, q_stride, grad_stride, kj, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, grad_key_row_ptr, grad_table_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
     EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
     FOUND: tl.constexpr = WHOLE and PART == 2
     N: tl.constexpr = k_tile.shape[0]
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
@@ -109,7 +109,7 @@ def _pull_to_keys(
         if MASKED:
             seen = visible(
                 qi[None, :], kj[:, None], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+                q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
             )  # fmt: skip
             weights = tl.where(seen, weights, 0.0)
         grad_weights = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)  # [N, M]
@@ -146,12 +146,12 @@ def _attention_bwd_kv_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, grad_k_ptr, grad_v_ptr, grad_key_ptr,
     grad_key_row_ptr, grad_table_ptr, grad_slope_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, range_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     grad_batch, grad_head, grad_stride, grad_k_batch, grad_k_head, grad_k_stride,
     grad_v_batch, grad_v_head, grad_v_stride,
-    key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
-    q_token_batch, k_token_batch, range_batch, padding_batch,
+    key_batch, key_head, row_batch, key_row_batch, q_pos_batch, k_pos_batch,
+    q_token_batch, k_token_batch, range_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window, levels,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
@@ -159,14 +159,13 @@ def _attention_bwd_kv_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
     EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
-    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not MASKED
+    EDGES: tl.constexpr = WHOLE or not INDEXED
     # The runs of tiles that `query_ranges` tells apart; those that cannot occur are not even compiled.
     OCCURS: tl.constexpr = (EDGES, FAR_TILES and not CAUSAL, True, FAR_TILES, EDGES)
     tile, b_and_head = tile_and_head()
@@ -193,12 +192,11 @@ def _attention_bwd_kv_kernel(
     k_index_ptr += b64 * k_token_batch
     q_segment_ptr += b64 * q_token_batch
     k_segment_ptr += b64 * k_token_batch
-    padding_ptr += b64 * padding_batch
     ref = reference_position(n0, k_pos_ptr, 0, ALIGNED)
     bounds = query_ranges(
-        n0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
+        n0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
 
     grad_k = tl.zeros([N, D], dtype=tl.float32)
@@ -225,16 +223,16 @@ def _attention_bwd_kv_kernel(
                     q_ptr + b64 * q_batch + h64 * q_head, grad_ptr + b64 * grad_batch + h64 * grad_head,
                     level_ptr + bh64 * q_len, shared_ptr + bh64 * q_len, levels,
                     q_stride, grad_stride, kj, ref, slope, seed,
-                    table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * k_len,
+                    table_ptr + h64 * table_len, key_ptr + b64 * key_batch + h64 * key_head,
                     row_ptr + b64 * row_batch + h64 * q_len * row_len,
                     key_row_ptr + b64 * key_row_batch + h64 * k_len * row_len,
                     grad_key_row_ptr + bh64 * k_len * row_len,
                     grad_table_ptr + (own_table + h64) * table_len, q_pos_ptr, k_pos_ptr,
-                    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
                     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                     HEAD_DIM, V_DIM, D, DV, M,
                     LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
+                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
                     SCATTER, ORDERED, GRAD_SLOPE, EVEN, SHORT, WHOLE, part,
                 )  # fmt: skip
         if GRAD_KEY:

@@ -87,17 +87,17 @@ def _pull_to_queries(
     grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, start, end,
     k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
     table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or SEGMENTS or PADDED or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
     FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
@@ -137,7 +137,7 @@ def _pull_to_queries(
         if MASKED:
             seen = visible(
                 qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+                q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
             )  # fmt: skip
             weights = tl.where(seen, weights, 0.0)
         grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
@@ -182,11 +182,11 @@ def _attention_bwd_q_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
     past_ptr, future_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, range_ptr, far_ptr, seed_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, range_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     grad_batch, grad_head, grad_stride, grad_q_batch, grad_q_head, grad_q_stride,
-    key_batch, row_batch, key_row_batch, q_pos_batch, k_pos_batch, far_batch,
-    q_token_batch, k_token_batch, range_batch, padding_batch,
+    key_batch, key_head, row_batch, key_row_batch, q_pos_batch, k_pos_batch,
+    q_token_batch, k_token_batch, range_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
     far_lo, far_hi, window, levels,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
@@ -194,16 +194,21 @@ def _attention_bwd_q_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
+    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
     SHORT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
-    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
     FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not MASKED
+    EDGES: tl.constexpr = WHOLE or not INDEXED
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
-    OCCURS: tl.constexpr = (EDGES and WINDOWED, FAR_TILES, True, FAR_TILES and not CAUSAL, EDGES)
+    OCCURS: tl.constexpr = (
+        EDGES and (WINDOWED or SEGMENTS),
+        FAR_TILES,
+        True,
+        FAR_TILES and not CAUSAL,
+        EDGES,
+    )
     ENDS: tl.constexpr = GRAD_TABLE_ENDS or GRAD_ROW
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
@@ -218,7 +223,7 @@ def _attention_bwd_q_kernel(
     v_ptr += b64 * v_batch + h64 // groups * v_head
     grad_ptr += b64 * grad_batch + h64 * grad_head
     table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * k_len
+    key_ptr += b64 * key_batch + h64 * key_head
     row_ptr += b64 * row_batch + h64 * q_len * row_len
     key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     grad_row_ptr += bh64 * q_len * row_len
@@ -228,7 +233,6 @@ def _attention_bwd_q_kernel(
     k_index_ptr += b64 * k_token_batch
     q_segment_ptr += b64 * q_token_batch
     k_segment_ptr += b64 * k_token_batch
-    padding_ptr += b64 * padding_batch
 
     in_rows = qi < q_len
     rows = qi[:, None].to(tl.int64)
@@ -253,9 +257,9 @@ def _attention_bwd_q_kernel(
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
     bounds = key_ranges(
-        m0, range_ptr + b64 * range_batch, far_ptr + b64 * far_batch, tile,
+        m0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, MASKED, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     grad_q = tl.zeros([M, D], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
@@ -274,11 +278,11 @@ def _attention_bwd_q_kernel(
                 grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
                 k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
                 table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, ENDS, GRAD_ROW,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, ENDS, GRAD_ROW,
                 ORDERED, BALANCED, SHORT, WHOLE, part,
             )  # fmt: skip
     tl.store(

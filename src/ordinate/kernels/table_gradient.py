@@ -17,14 +17,14 @@ from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, v
 def _pull_to_diagonal(
     acc, start, end, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
     table_ptr, key_ptr, row_ptr, key_row_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
     q_stride, k_stride, v_stride, grad_stride, slope, seed,
     q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
     KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the logits' gradients of the tiles whose first query is in ``[start, end)``."""
     d, dv = tl.arange(0, D), tl.arange(0, DV)
@@ -64,7 +64,7 @@ def _pull_to_diagonal(
         if MASKED:
             seen = visible(
                 qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
-                k_segment_ptr, padding_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED,
+                k_segment_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
             )  # fmt: skip
             weights = tl.where(seen & in_columns[None, :], weights, 0.0)
         grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
@@ -78,20 +78,20 @@ def _pull_to_diagonal(
 def _table_grad_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, sums_ptr,
     slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr, seed_ptr,
+    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, seed_ptr,
     q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    grad_batch, grad_head, grad_stride, key_batch, row_batch, key_row_batch,
-    q_token_batch, k_token_batch, padding_batch,
+    grad_batch, grad_head, grad_stride, key_batch, key_head, row_batch, key_row_batch,
+    q_token_batch, k_token_batch,
     heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
     first_diagonal, diagonals, run, runs,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
     KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2N]``: entry ``i - j + N - 1`` of a diagonal of M × N tiles, M ≤ N."""
-    MASKED: tl.constexpr = SEGMENTS or PADDED or INDEXED
+    MASKED: tl.constexpr = SEGMENTS or INDEXED
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * N  # of a tile's first query and first key
@@ -104,14 +104,13 @@ def _table_grad_kernel(
     level_ptr += bh64 * q_len
     shared_ptr += bh64 * q_len
     table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * k_len
+    key_ptr += b64 * key_batch + h64 * key_head
     row_ptr += b64 * row_batch + h64 * q_len * row_len
     key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
     q_index_ptr += b64 * q_token_batch
     k_index_ptr += b64 * k_token_batch
     q_segment_ptr += b64 * q_token_batch
     k_segment_ptr += b64 * k_token_batch
-    padding_ptr += b64 * padding_batch
     slope, seed = 0.0, 0
     if LINEAR:
         slope = tl.load(slopes_ptr + h)
@@ -149,11 +148,11 @@ def _table_grad_kernel(
             acc = _pull_to_diagonal(
                 acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
                 table_ptr, key_ptr, row_ptr, key_row_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
                 q_stride, k_stride, v_stride, grad_stride, slope, seed,
                 q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
                 HEAD_DIM, V_DIM, D, DV, M, N, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PADDED, PRECISION, third != 1,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, third != 1,
             )  # fmt: skip
 
     # Row i moves i - j + N - 1 to column t, so that a column holds one distance.

@@ -218,10 +218,10 @@ def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
 
 @triton.jit
 def visible(
-    qi, kj, q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, padding_ptr,
+    qi, kj, q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
     q_len, k_len, window,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PADDED: tl.constexpr,
+    SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Whether each query of a tile sees each key."""
     seen = (qi < q_len) & (kj < k_len)
@@ -242,8 +242,6 @@ def visible(
         q_segment = tl.load(q_segment_ptr + qi, mask=qi < q_len, other=-1)
         k_segment = tl.load(k_segment_ptr + kj, mask=kj < k_len, other=-2)
         seen = seen & (q_segment == k_segment)
-    if PADDED:
-        seen = seen & (tl.load(padding_ptr + kj, mask=kj < k_len, other=1) == 0)
     return seen
 
 
@@ -255,9 +253,9 @@ def kept(qi, kj, seed, k_len, dropout_p):
 
 @triton.jit
 def key_ranges(
-    m0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
+    m0, range_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, FAR_TILES: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Where the keys of a query tile change their nature, as multiples of N.
@@ -279,10 +277,13 @@ def key_ranges(
         if not CAUSAL:
             end = tl.minimum(end, tl.maximum(last + window, 0))
             full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // N * N)
+    range_ptr += 6 * tile
     if RANGED:
-        start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * N)
-        end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * N)
-    if MASKED and not WHOLE:
+        start = tl.maximum(start, tl.load(range_ptr) * N)
+        full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * N)
+        full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * N)
+        end = tl.minimum(end, tl.load(range_ptr + 3) * N)
+    if INDEXED and not WHOLE:
         full_start, full_end = start, end
     start = tl.minimum(start, end)
     full_start = tl.maximum(tl.minimum(full_start, end), start)
@@ -297,8 +298,8 @@ def key_ranges(
             past_end = tl.maximum(first - hi + 1, 0) // N * N
             future_start = (tl.maximum(last - lo, 0) + N - 1) // N * N
         else:
-            past_end = tl.load(far_ptr + 2 * tile) * N
-            future_start = tl.load(far_ptr + 2 * tile + 1) * N
+            past_end = tl.load(range_ptr + 4) * N
+            future_start = tl.load(range_ptr + 5) * N
         past_end = tl.maximum(tl.minimum(past_end, full_end), full_start)
         future_start = tl.maximum(tl.minimum(future_start, full_end), past_end)
         if CAUSAL:
@@ -308,9 +309,9 @@ def key_ranges(
 
 @triton.jit
 def query_ranges(
-    n0, range_ptr, far_ptr, tile, q_len, k_len, window, lo, hi,
+    n0, range_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, FAR_TILES: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """The same for the queries of a key tile, as multiples of M.
@@ -334,10 +335,13 @@ def query_ranges(
         if not CAUSAL:
             start = tl.maximum(first - window + 1, 0) // M * M
             full_start = (tl.maximum(last - window + 1, 0) + M - 1) // M * M
+    range_ptr += 6 * tile
     if RANGED:
-        start = tl.maximum(start, tl.load(range_ptr + 2 * tile) * M)
-        end = tl.minimum(end, tl.load(range_ptr + 2 * tile + 1) * M)
-    if MASKED and not WHOLE:
+        start = tl.maximum(start, tl.load(range_ptr) * M)
+        full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * M)
+        full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * M)
+        end = tl.minimum(end, tl.load(range_ptr + 3) * M)
+    if INDEXED and not WHOLE:
         full_start, full_end = start, end
     else:
         beyond = n0 + N > k_len
@@ -352,8 +356,8 @@ def query_ranges(
             future_end = tl.maximum(first + lo + 1, 0) // M * M
             past_start = (tl.maximum(last + hi, 0) + M - 1) // M * M
         else:
-            future_end = tl.load(far_ptr + 2 * tile) * M
-            past_start = tl.load(far_ptr + 2 * tile + 1) * M
+            future_end = tl.load(range_ptr + 4) * M
+            past_start = tl.load(range_ptr + 5) * M
         future_end = tl.maximum(tl.minimum(future_end, full_end), full_start)
         if CAUSAL:
             future_end = full_start

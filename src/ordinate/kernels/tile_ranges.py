@@ -1,0 +1,90 @@
+"""Which tiles of queries and keys have to do with each other, where segments or positions are data."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tiles import tile_and_head
+
+
+@triton.jit
+def _bounds(values_ptr, tiles, length, SIZE: tl.constexpr):
+    """The least and the greatest value in each of some tiles of SIZE tokens."""
+    index = tiles[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    values = tl.load(values_ptr + tl.minimum(index, length - 1))
+    return tl.min(values, 1), tl.max(values, 1)
+
+
+@triton.jit
+def _tile_ranges_kernel(
+    q_segment_ptr, k_segment_ptr, q_pos_ptr, k_pos_ptr, range_ptr,
+    q_token_batch, k_token_batch, q_pos_batch, k_pos_batch, q_len, k_len, far_lo, far_hi,
+    M: tl.constexpr, N: tl.constexpr, OF_QUERIES: tl.constexpr, SEGMENTS: tl.constexpr, FAR: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries against all tiles of keys, or the other way round, BLOCK at a time.
+
+    Six numbers for it, counted in tiles of the other side: from ``start`` to ``end`` are all that share a segment
+    with it; from ``full_start`` to ``full_end`` all are of one segment, and it is too; before ``leading_end`` those
+    that share a segment lie beyond the tables on one side, from ``trailing_start`` on on the other.
+    """
+    tile, b = tile_and_head()
+    b64 = b.to(tl.int64)
+    OWN: tl.constexpr = M if OF_QUERIES else N
+    OTHER: tl.constexpr = N if OF_QUERIES else M
+    own_len, other_len = q_len, k_len
+    if not OF_QUERIES:
+        own_len, other_len = k_len, q_len
+    q_segment_ptr += b64 * q_token_batch
+    k_segment_ptr += b64 * k_token_batch
+    q_pos_ptr += b64 * q_pos_batch
+    k_pos_ptr += b64 * k_pos_batch
+    own = tile + tl.arange(0, 1)
+    if SEGMENTS:
+        own_segment_ptr, other_segment_ptr = q_segment_ptr, k_segment_ptr
+        if not OF_QUERIES:
+            own_segment_ptr, other_segment_ptr = k_segment_ptr, q_segment_ptr
+        least, greatest = _bounds(own_segment_ptr, own, own_len, OWN)
+    if FAR:
+        own_pos_ptr, other_pos_ptr = q_pos_ptr, k_pos_ptr
+        if not OF_QUERIES:
+            own_pos_ptr, other_pos_ptr = k_pos_ptr, q_pos_ptr
+        own_first, own_last = _bounds(own_pos_ptr, own, own_len, OWN)
+
+    others = tl.cdiv(other_len, OTHER) + tl.zeros([], dtype=tl.int32)  # a length of 1 is no variable
+    start, end = others, others * 0
+    full_start, full_end = others, others
+    leading_end, trailing_start = others, others * 0
+    for begin in range(0, others, BLOCK):
+        number = begin + tl.arange(0, BLOCK)
+        meets = number < others
+        same = meets
+        if SEGMENTS:
+            low, high = _bounds(other_segment_ptr, number, other_len, OTHER)
+            meets = meets & (low <= greatest) & (high >= least)
+            same = meets & (low == high) & (least == greatest)
+        start = tl.minimum(start, tl.min(tl.where(meets, number, others), 0))
+        end = tl.maximum(end, tl.max(tl.where(meets, number + 1, 0), 0))
+        full_start = tl.minimum(full_start, tl.min(tl.where(same, number, others), 0))
+        broken = (number > full_start) & (number < others) & (same == 0)
+        full_end = tl.minimum(full_end, tl.min(tl.where(broken, number, others), 0))
+        if FAR:
+            first, last = _bounds(other_pos_ptr, number, other_len, OTHER)
+            if OF_QUERIES:  # the keys before a query are its past
+                leads, trails = own_first - last >= far_hi, own_last - first <= far_lo
+            else:
+                leads, trails = last - own_first <= far_lo, first - own_last >= far_hi
+            leading_end = tl.minimum(
+                leading_end, tl.min(tl.where(meets & (leads == 0), number, others), 0)
+            )
+            trailing_start = tl.maximum(
+                trailing_start, tl.max(tl.where(meets & (trails == 0), number + 1, 0), 0)
+            )
+    range_ptr += (b64 * tl.num_programs(1) + tile) * 6
+    tl.store(range_ptr, tl.minimum(start, end))
+    tl.store(range_ptr + 1, full_start)
+    tl.store(range_ptr + 2, full_end)
+    tl.store(range_ptr + 3, end)
+    tl.store(range_ptr + 4, leading_end)
+    tl.store(range_ptr + 5, trailing_start)
