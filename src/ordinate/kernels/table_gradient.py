@@ -14,6 +14,19 @@ from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, v
 
 
 @triton.jit
+def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS: tl.constexpr):
+    """Whether queries and keys of a tile do: of a diagonal, a run of tiles for each sequence."""
+    if SEGMENTS:
+        q_segment = tl.load(q_segment_ptr + tl.minimum(qi, q_len - 1))
+        k_segment = tl.load(k_segment_ptr + tl.minimum(tl.maximum(kj, 0), k_len - 1))
+        return (tl.min(q_segment, 0) <= tl.max(k_segment, 0)) & (
+            tl.max(q_segment, 0) >= tl.min(k_segment, 0)
+        )
+    else:
+        return True
+
+
+@triton.jit
 def _pull_to_diagonal(
     acc, start, end, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
     table_ptr, key_ptr, row_ptr, key_row_ptr,
@@ -33,44 +46,49 @@ def _pull_to_diagonal(
     for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
         qi = m0 + rows
         kj = m0 + shift + columns
-        queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
-        gradients = (grad_ptr + (m0 + zero) * grad_stride) + (rows[:, None] * grad_stride + dv[None, :])
-        keys = (k_ptr + (m0 + shift + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
-        values = (v_ptr + (m0 + shift + zero) * v_stride) + (columns[None, :] * v_stride + dv[:, None])
-        in_rows, in_columns = qi < q_len, (kj >= 0) & (kj < k_len)
-        if MASKED or D != HEAD_DIM:
-            q_tile = tl.load(queries, mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0)
-            k_tile = tl.load(keys, mask=in_columns[None, :] & (d[:, None] < HEAD_DIM), other=0.0)
-        else:
-            q_tile, k_tile = tl.load(queries), tl.load(keys)
-        if MASKED or DV != V_DIM:
-            grad_tile = tl.load(gradients, mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0)
-            v_tile = tl.load(values, mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0)
-        else:
-            grad_tile, v_tile = tl.load(gradients), tl.load(values)
-        level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
-        shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
-        scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
-        q_pos, k_pos = rows[:, None] + distance, columns[None, :]
-        line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
-        logits = tile_logits(
-            scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
-            table_ptr, key_ptr, row_ptr, key_row_ptr,
-            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0, False,
-        )  # fmt: skip
-        level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
-        weights = tl.exp2(logits - level[:, None])
-        if MASKED:
-            seen = visible(
-                qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
-                k_segment_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
+        if _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS):
+            queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
+            gradients = (grad_ptr + (m0 + zero) * grad_stride) + (
+                rows[:, None] * grad_stride + dv[None, :]
+            )
+            keys = (k_ptr + (m0 + shift + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
+            values = (v_ptr + (m0 + shift + zero) * v_stride) + (
+                columns[None, :] * v_stride + dv[:, None]
+            )
+            in_rows, in_columns = qi < q_len, (kj >= 0) & (kj < k_len)
+            if MASKED or D != HEAD_DIM:
+                q_tile = tl.load(queries, mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0)
+                k_tile = tl.load(keys, mask=in_columns[None, :] & (d[:, None] < HEAD_DIM), other=0.0)
+            else:
+                q_tile, k_tile = tl.load(queries), tl.load(keys)
+            if MASKED or DV != V_DIM:
+                grad_tile = tl.load(gradients, mask=in_rows[:, None] & (dv[None, :] < V_DIM), other=0.0)
+                v_tile = tl.load(values, mask=in_columns[None, :] & (dv[:, None] < V_DIM), other=0.0)
+            else:
+                grad_tile, v_tile = tl.load(gradients), tl.load(values)
+            level = tl.load(level_ptr + qi, mask=in_rows, other=float("inf"))
+            shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
+            scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
+            q_pos, k_pos = rows[:, None] + distance, columns[None, :]
+            line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
+            logits = tile_logits(
+                scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
+                table_ptr, key_ptr, row_ptr, key_row_ptr,
+                scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
+                LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0, False,
             )  # fmt: skip
-            weights = tl.where(seen & in_columns[None, :], weights, 0.0)
-        grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-        if DROPOUT:
-            grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
-        acc += weights * (grad_weights - shared[:, None])
+            level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
+            weights = tl.exp2(logits - level[:, None])
+            if MASKED:
+                seen = visible(
+                    qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
+                    k_segment_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
+                )  # fmt: skip
+                weights = tl.where(seen & in_columns[None, :], weights, 0.0)
+            grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
+            if DROPOUT:
+                grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+            acc += weights * (grad_weights - shared[:, None])
     return acc
 
 
