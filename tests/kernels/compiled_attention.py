@@ -98,7 +98,9 @@ class _Compiled:
         }
 
 
-def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, packed: bool = False) -> None:
+def both_passes(
+    q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, packed: bool = False
+) -> None:
     """Forward and backward, with every gradient, straight through the operators.
 
     Args:
@@ -110,9 +112,7 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, q_positions=Non
         None if x is None else x.detach()
         for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
-    tokens = [
-        torch.zeros(1, x.shape[2], dtype=torch.int32) if packed else None for x in (q, k, q, k)
-    ]
+    tokens = [torch.zeros(1, x.shape[2], dtype=torch.int32) if packed else None for x in (q, k, q, k)]
     arguments = (
         q, k, v, *biases, terms.q_positions, terms.k_positions, *tokens, None,
         terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,

@@ -75,6 +75,23 @@ def test_positions_are_data_whatever_their_order(bias, positions, device):
     )
 
 
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize(
+    ("bias", "mask", "positions"),
+    [("none", "causal", "aligned"), ("t5_both_ways", "window", "gaps"), ("line", "causal_window", "aligned"),
+     ("clipped", "full", "aligned"), ("every_distance", "causal", "aligned"), ("kerple", "padding", "shuffled"),
+     ("both_rows", "segments", "aligned"), ("row", "all_at_once", "gaps"), ("sum", "causal", "aligned"),
+     ("sum_of_all", "interleaved_segments", "rows_of_their_own"), ("sum_of_every_distance", "full", "aligned")],
+)  # fmt: skip
+def test_one_loop_for_all_tiles_as_float32_has_it_where_it_is_compiled(
+    bias, mask, positions, device, monkeypatch
+):
+    from ordinate.attention import fused_launch
+
+    monkeypatch.setattr(fused_launch, "tells_tiles_apart", lambda dtype: False)
+    check(Case(bias, mask, positions, Sizes(75, 90, batch=2, kv_heads=1), device=str(device)))
+
+
 LENGTHS = [(1, 1), (1, 39), (39, 1), (32, 16), (3, 17)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.launch import Step
-from .fused_tiles import padded
+from .fused_tiles import padded, tells_tiles_apart
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class Launch:
     @property
     def has_far_positions(self) -> bool:
         """Whether it takes a look at the positions to tell which tiles lie beyond the tables."""
-        return not self.aligned and self.looked_up
+        return not self.aligned and self.looked_up and tells_tiles_apart(self.q.dtype)
 
     @property
     def range_rows(self) -> int:
@@ -186,19 +186,22 @@ class Launch:
             "SOFTCAP": self.softcap is not None, "DROPOUT": self.dropout_p > 0,
             "CAUSAL": self.causal, "WINDOWED": self.window is not None,
             "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
+            "ALL_MASKED": self.q_index is not None or not tells_tiles_apart(self.q.dtype),
             "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
         }  # fmt: skip
 
     def tile_numbers(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
         """The same for kernels that know of positions and of tiles beyond the tables."""
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
+        apart = tells_tiles_apart(self.q.dtype)
+        # A tile with too few queries is masked for all its keys then, and should not be the only one.
+        whole = apart and self.whole and self.q.shape[2] >= 2 * m
         return {
             "q_pos_batch": _batch_stride(self.q_positions), "k_pos_batch": _batch_stride(self.k_positions),
             "range_batch": 6 * tiles * (self.range_rows > 1),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
-            # A tile with too few queries is masked for all its keys then, and should not be the only one.
-            "WHOLE": self.whole and self.q.shape[2] >= 2 * m,
+            "WHOLE": whole, "FAR_TILES": apart and self.looked_up and not whole,
         }  # fmt: skip
 
 

@@ -32,11 +32,11 @@ def _attend(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PACKED: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or ALL_MASKED
     FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
@@ -111,16 +111,15 @@ def _attention_fwd_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
-    SPLIT: tl.constexpr, PACKED: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    FAR_TILES: tl.constexpr, SPLIT: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
 
     With PACKED the rows of the tile are all query heads of a key head, query after query, so that each key is
     read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
     """
-    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not INDEXED
+    EDGES: tl.constexpr = WHOLE or not ALL_MASKED
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
     OCCURS: tl.constexpr = (
         EDGES and (WINDOWED or SEGMENTS),
@@ -175,7 +174,7 @@ def _attention_fwd_kernel(
     bounds = key_ranges(
         m0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     low, high = bounds[0], bounds[5]
     if SPLIT:
@@ -198,7 +197,7 @@ def _attention_fwd_kernel(
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, SHORT, WHOLE, PACKED, part,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, PRECISION, SHORT, WHOLE, PACKED, part,
             )  # fmt: skip
 
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)

@@ -54,11 +54,11 @@ def _pull_to_keys(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
     EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or ALL_MASKED
     FOUND: tl.constexpr = WHOLE and PART == 2
     N: tl.constexpr = k_tile.shape[0]
     FAR: tl.constexpr = 1 if PART == 3 else (-1 if PART == 1 else 0)
@@ -159,13 +159,12 @@ def _attention_bwd_kv_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, GRAD_KEY: tl.constexpr,
     GRAD_KEY_ROW: tl.constexpr, SCATTER: tl.constexpr, ORDERED: tl.constexpr, GRAD_SLOPE: tl.constexpr,
-    EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    EVEN: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr, FAR_TILES: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: its gradients, gathered over all query heads that share it."""
-    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not INDEXED
+    EDGES: tl.constexpr = WHOLE or not ALL_MASKED
     # The runs of tiles that `query_ranges` tells apart; those that cannot occur are not even compiled.
     OCCURS: tl.constexpr = (EDGES, FAR_TILES and not CAUSAL, True, FAR_TILES, EDGES)
     tile, b_and_head = tile_and_head()
@@ -196,7 +195,7 @@ def _attention_bwd_kv_kernel(
     bounds = query_ranges(
         n0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
 
     grad_k = tl.zeros([N, D], dtype=tl.float32)
@@ -232,7 +231,7 @@ def _attention_bwd_kv_kernel(
                     scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                     HEAD_DIM, V_DIM, D, DV, M,
                     LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
+                    CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, PRECISION, GRAD_KEY, GRAD_KEY_ROW,
                     SCATTER, ORDERED, GRAD_SLOPE, EVEN, SHORT, WHOLE, part,
                 )  # fmt: skip
         if GRAD_KEY:

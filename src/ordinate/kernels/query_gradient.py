@@ -93,11 +93,11 @@ def _pull_to_queries(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or INDEXED
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or ALL_MASKED
     FOUND: tl.constexpr = WHOLE and PART == 2
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
@@ -194,13 +194,12 @@ def _attention_bwd_q_kernel(
     LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
     ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
+    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
     GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
-    SHORT: tl.constexpr, WHOLE: tl.constexpr,
+    SHORT: tl.constexpr, WHOLE: tl.constexpr, FAR_TILES: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
-    FAR_TILES: tl.constexpr = (TABLE or ROW or KEY_ROW) and not WHOLE
-    EDGES: tl.constexpr = WHOLE or not INDEXED
+    EDGES: tl.constexpr = WHOLE or not ALL_MASKED
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
     OCCURS: tl.constexpr = (
         EDGES and (WINDOWED or SEGMENTS),
@@ -259,7 +258,7 @@ def _attention_bwd_q_kernel(
     bounds = key_ranges(
         m0, range_ptr + b64 * range_batch, tile,
         q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, FAR_TILES, ALIGNED, WHOLE,
+        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, FAR_TILES, ALIGNED, WHOLE,
     )  # fmt: skip
     grad_q = tl.zeros([M, D], dtype=tl.float32)
     total = tl.zeros([M], dtype=tl.float32)
@@ -282,7 +281,7 @@ def _attention_bwd_q_kernel(
                 scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
                 HEAD_DIM, V_DIM, D, DV, N,
                 LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, ENDS, GRAD_ROW,
+                CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, PRECISION, ENDS, GRAD_ROW,
                 ORDERED, BALANCED, SHORT, WHOLE, part,
             )  # fmt: skip
     tl.store(

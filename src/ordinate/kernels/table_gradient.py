@@ -106,10 +106,10 @@ def _table_grad_kernel(
     N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
     KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2N]``: entry ``i - j + N - 1`` of a diagonal of M × N tiles, M ≤ N."""
-    MASKED: tl.constexpr = SEGMENTS or INDEXED
+    MASKED: tl.constexpr = SEGMENTS or ALL_MASKED
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * N  # of a tile's first query and first key

@@ -255,7 +255,7 @@ def kept(qi, kj, seed, k_len, dropout_p):
 def key_ranges(
     m0, range_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, FAR_TILES: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, ALL_MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Where the keys of a query tile change their nature, as multiples of N.
@@ -283,7 +283,7 @@ def key_ranges(
         full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * N)
         full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * N)
         end = tl.minimum(end, tl.load(range_ptr + 3) * N)
-    if INDEXED and not WHOLE:
+    if ALL_MASKED and not WHOLE:
         full_start, full_end = start, end
     start = tl.minimum(start, end)
     full_start = tl.maximum(tl.minimum(full_start, end), start)
@@ -311,7 +311,7 @@ def key_ranges(
 def query_ranges(
     n0, range_ptr, tile, q_len, k_len, window, lo, hi,
     M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, FAR_TILES: tl.constexpr,
+    INDEXED: tl.constexpr, RANGED: tl.constexpr, ALL_MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """The same for the queries of a key tile, as multiples of M.
@@ -341,7 +341,7 @@ def query_ranges(
         full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * M)
         full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * M)
         end = tl.minimum(end, tl.load(range_ptr + 3) * M)
-    if INDEXED and not WHOLE:
+    if ALL_MASKED and not WHOLE:
         full_start, full_end = start, end
     else:
         beyond = n0 + N > k_len
