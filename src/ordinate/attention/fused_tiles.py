@@ -63,7 +63,8 @@ def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> 
     width = 0 if dim <= 64 else 1 if dim <= 128 else 2
     tile = _TILES.get(f"{kernel}, {bias}", _TILES[kernel])[width]
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
-        tile = Tile(min(tile.m, 32), 32, 4, 1)
+        # With 32 queries of more than 128 channels, a thread's numbers would not fit its registers.
+        tile = Tile(min(tile.m, 32 if dim <= 128 else 16), 32, 4, 1)
     m, n, stages = _fit(kernel, tile, q, v, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if tile.registers is not None and not dropout:  # which needs many for its random numbers
