@@ -62,7 +62,9 @@ def _compiled_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         known = getattr(fused_tiles, name)(torch.device("cuda", 0))
         monkeypatch.setattr(fused_tiles, name, lambda device, known=known: known)
     # By its full name: as an attribute, `ordinate.attention` is the function.
-    monkeypatch.setattr(importlib.import_module("ordinate.attention.fused"), "_interpreting", lambda: True)
+    monkeypatch.setattr(
+        importlib.import_module("ordinate.attention.fused"), "_interpreting", lambda: True
+    )
     monkeypatch.setattr(Step, "_launch", compiled)
     monkeypatch.setattr(request.module, "check", _both_passes)
 

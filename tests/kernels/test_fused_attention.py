@@ -465,3 +465,12 @@ def test_the_share_dropped_is_the_probability_asked_for_and_every_row_drops_its_
     agreement = rows @ rows.T + (1 - rows) @ (1 - rows).T
     agreement.fill_diagonal_(37)
     torch.testing.assert_close(agreement, torch.full_like(agreement, 37), atol=24, rtol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int32, torch.int64])
+def test_segments_may_be_named_by_any_integer(dtype, device):
+    case = Case("none", "full", device=str(device))
+    ids = torch.arange(50, device=device) >= 23
+    if dtype == torch.int64:  # of which the lower half is the same
+        ids = ids * 2**32
+    check(case, q_segment_ids=ids.to(dtype))

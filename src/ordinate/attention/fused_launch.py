@@ -50,7 +50,8 @@ class Launch:
             if value is not None:
                 # One batch stride serves indices and segments of a side.
                 rows = self.q.shape[0] if value.shape[0] > 1 or self._batched_tokens() else 1
-                value = value.expand(rows, -1).to(torch.int32).contiguous()
+                value = value if value.dtype == torch.int32 else value.long()
+                value = value.expand(rows, -1).contiguous()
             setattr(self, name, value)
 
     def _batched_tokens(self) -> bool:

@@ -263,6 +263,7 @@ def key_ranges(
     Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``: tiles outside of
     ``[start, end)`` are invisible, tiles inside ``[full_start, full_end)`` need no mask, and of those the
     ones before ``past_end`` lie beyond the tables' end and the ones from ``future_start`` before their start.
+    With ALL_MASKED none can do without a mask; all are inside then, unless a table is WHOLE.
     """
     first = m0 + k_len - q_len  # the key level with the tile's first query
     last = first + M - 1
