@@ -136,14 +136,30 @@ def test_packed_equals_segments_of_plain_attention():
     torch.testing.assert_close(packed, by_segments[0].transpose(0, 1))
 
 
-def test_starts_are_looked_at_again_once_they_have_changed():
-    """They are kept in mind as right, for every layer of a model passes them on."""
+class _Quarters(ordinate.PositionEncoding):
+    """Four tokens stand at one position, and the first four of a sequence at its first."""
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        table = torch.linspace(0, 3, 41, dtype=q.dtype).repeat(q.shape[1], 1)
+        return ordinate.DistanceBias(table, queries // 4, keys // 4, lo=-20)
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked"])
+def test_positions_that_an_encoding_makes_of_those_it_is_given_are_its_own(impl):
+    lengths = [11, 19]
+    q, k, v = tokens(lengths, lengths)
+    expected, _ = one_by_one(q, k, v, lengths, lengths, _Quarters(), causal=True)
+    actual = ordinate.attention_varlen(
+        q, k, v, starts(lengths), None, _Quarters(), causal=True, impl=impl
+    )
+    torch.testing.assert_close(actual, expected)
+
+
+def test_starts_that_have_changed_are_looked_at_again():
     q, k, v = (torch.randn(5, 2, 4) for _ in range(3))
-    starts = torch.tensor([0, 2, 5])
-    for _ in range(2):
-        ordinate.attention_varlen(q, k, v, starts)
-    with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 4 tokens"):
-        ordinate.attention_varlen(q[:4], k[:4], v[:4], starts)
-    starts[1] = 7
+    cu_seqlens = torch.tensor([0, 2, 5])
+    ordinate.attention_varlen(q, k, v, cu_seqlens)
+    cu_seqlens.numpy()[1] = 7
     with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 5 tokens"):
-        ordinate.attention_varlen(q, k, v, starts)
+        ordinate.attention_varlen(q, k, v, cu_seqlens)

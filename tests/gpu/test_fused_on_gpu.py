@@ -168,3 +168,24 @@ def test_few_queries_of_many_keys(bias, q_len, k_len, kv_heads):
 def test_few_queries_of_grouped_heads_under_every_mask(bias, mask):
     sizes = Sizes(3, 1501, batch=2, heads=8, kv_heads=2, head_dim=64, v_dim=64)
     check(Case(bias, mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
+
+
+def test_packed_sequences_wait_for_the_device_once():
+    """To look at the starts is to wait; every layer of a model is given the same."""
+    q, k, v = (torch.randn(300, 2, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    starts = torch.tensor([0, 100, 300], device="cuda")
+
+    encoding = ordinate.T5Bias(2).to("cuda")
+
+    def attend() -> torch.Tensor:
+        return ordinate.attention_varlen(q, k, v, starts, encoding=encoding, causal=True, impl="fused")
+
+    attend()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        attend()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    starts[1] = 400
+    with pytest.raises(ValueError, match="cu_seqlens_q must rise"):
+        attend()

@@ -125,10 +125,15 @@ def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch
 
 
 @pytest.mark.usefixtures("_poisoned_memory")
-@pytest.mark.parametrize(("q_len", "k_len", "batch"), [(0, 5, 1), (5, 0, 1), (0, 0, 1), (5, 5, 0)])
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "batch", "mask"),
+    [(0, 5, 1, "full"), (5, 0, 1, "full"), (0, 0, 1, "full"), (5, 5, 0, "full"), (5, 5, 0, "segments")],
+)
 @pytest.mark.parametrize("bias", ["none", "sum_of_all"])
-def test_nothing_to_attend_from_or_to_gives_zeros_of_the_right_shape(bias, q_len, k_len, batch, device):
-    case = Case(bias, "full", sizes=Sizes(q_len, k_len, batch), device=str(device))
+def test_nothing_to_attend_from_or_to_gives_zeros_of_the_right_shape(
+    bias, q_len, k_len, batch, mask, device
+):
+    case = Case(bias, mask, sizes=Sizes(q_len, k_len, batch), device=str(device))
     leaves = case.leaves()
     out, lse = ordinate.attention(**case.arguments(leaves), return_lse=True, impl="fused")
     torch.testing.assert_close(out, torch.zeros(batch, 2, q_len, 16, device=device))

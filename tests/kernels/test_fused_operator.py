@@ -239,6 +239,7 @@ _OPERATOR_CASES = [
     ("none", "causal", "aligned", "[batch, seq, heads, head_dim]", 0.3),
     ("sum_of_all", "all_at_once", "gaps", "channels and heads apart", 0.0),
     ("row_of_keys", "full", "aligned", "[seq, batch, heads, head_dim]", 0.0),
+    ("none", "padding", "aligned", "[batch, seq, heads, head_dim]", 0.0),
 ]
 
 

@@ -98,23 +98,34 @@ def test_what_is_said_of_a_tile_holds_for_its_tokens(segments, positions, of_que
 
 
 @pytest.mark.parametrize("of_queries", [True, False])
-def test_no_tile_is_visited_or_masked_in_vain(of_queries, device):
-    """Where sequences lie one after the other, as they do."""
-    segments = [
-        torch.tensor([0, 40, 120]),
-        torch.tensor([0, 64, 136]),
-    ]  # the same for queries and for keys
+@pytest.mark.parametrize(("lo", "hi"), [(-3, 20), (0, 1), (-500, 500)])
+def test_no_tile_is_visited_masked_or_looked_up_in_vain(lo, hi, of_queries, device):
+    """Where sequences lie one after the other, and so do their tokens, numbers follow from the tokens' alone."""
+    starts = [torch.tensor([0, 40, 120]), torch.tensor([0, 64, 136])]
     q_segments, k_segments = (
-        (torch.searchsorted(starts, torch.arange(length), right=True) - 1)[None].int()
-        for starts, length in zip(segments, LENGTHS, strict=True)
+        (torch.searchsorted(first, torch.arange(length), right=True) - 1)[None].int()
+        for first, length in zip(starts, LENGTHS, strict=True)
     )
-    positions = [torch.arange(length)[None] for length in LENGTHS]
-    inputs = (q_segments, k_segments, *positions)
-    found = _ranges(*(x.to(device) for x in inputs), 0, 1, of_queries)
-    if of_queries:  # tiles of 32 begin at 0, 32, 64, 96 and 128, of 16 keys at 0, 16, …
-        assert found[0, :, 0].tolist() == [0, 0, 4, 4, 8]
-        assert found[0, :, 3].tolist() == [4, 9, 9, 13, 13]
-        assert found[0, :, 1:3].tolist() == [[0, 4], [13, 13], [4, 8], [13, 13], [9, 13]]
-    else:
-        assert found[0, :4, [0, 3]].tolist() == [[0, 2]] * 4
-        assert found[0, :4, 1:3].tolist() == [[0, 1]] * 4
+    q_positions, k_positions = (torch.arange(length)[None] for length in LENGTHS)
+    inputs = (q_segments, k_segments, q_positions, k_positions)
+    found = _ranges(*(x.to(device) for x in inputs), lo, hi, of_queries)
+    same = q_segments[0, :, None] == k_segments[0]
+    distance = q_positions[0, :, None] - k_positions[0]
+    own, other = (M, N) if of_queries else (N, M)
+    leads, trails = (distance >= hi, distance <= lo) if of_queries else (distance <= lo, distance >= hi)
+    if not of_queries:
+        same, leads, trails = same.T, leads.T, trails.T
+    others = -(-same.shape[1] // other)
+    for tile in range(found.shape[1]):
+        blocks = [
+            (slice(own * tile, own * tile + own), slice(other * n, other * n + other))
+            for n in range(others)
+        ]
+        meets = [n for n in range(others) if same[blocks[n]].any()]
+        full = [n for n in meets if same[blocks[n]].all()]
+        near_lead = [n for n in meets if not leads[blocks[n]].all()]
+        near_trail = [n for n in meets if not trails[blocks[n]].all()]
+        assert found[0, tile].tolist() == [
+            meets[0], full[0] if full else others, full[-1] + 1 if full else others, meets[-1] + 1,
+            near_lead[0] if near_lead else others, near_trail[-1] + 1 if near_trail else 0,
+        ]  # fmt: skip

@@ -161,7 +161,10 @@ def _as_logits(values: Tensor, part: Bias, scale: float) -> Tensor:
 
 
 def _hide(padding: Tensor, key: Tensor | None) -> Tensor:
-    """Add to the logits of each key, -inf where nobody sees it: a number the kernels add costs less than a mask."""
+    """What the logits of each key get: -inf where nobody sees it, which costs the kernels less than a mask.
+
+    That is a sum. What lies in k there must be finite, as what lies in v must for the product with a weight of 0.
+    """
     hidden = padding[:, None]
     if key is None:  # one vector for all heads
         return torch.zeros_like(hidden, dtype=torch.float32).masked_fill_(hidden, -torch.inf)

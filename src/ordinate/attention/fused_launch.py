@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.launch import Step
+from ..kernels.tiles import RANGE
 from .fused_tiles import padded, tells_tiles_apart
 
 
@@ -49,7 +50,7 @@ class Launch:
             value = getattr(self, name)
             if value is not None:
                 # One batch stride serves indices and segments of a side.
-                rows = self.q.shape[0] if value.shape[0] > 1 or self._batched_tokens() else 1
+                rows = self.q.shape[0] if value.shape[0] != 1 or self._batched_tokens() else 1
                 value = value if value.dtype == torch.int32 else value.long()
                 value = value.expand(rows, -1).contiguous()
             setattr(self, name, value)
@@ -104,7 +105,7 @@ class Launch:
     def sees_no_future(self) -> bool:
         """Whether no query sees a key at a negative distance, positions being in order.
 
-        Where sequences lie behind one another, a causal mask goes by indices of its own.
+        A causal mask may go by indices of its own, where sequences lie behind one another.
         """
         return self.causal and self.q_index is None
 
@@ -132,7 +133,7 @@ class Launch:
         if find_ranges is None:
             return {**positions, "range_ptr": self.q}
         rows, tiles, _ = find_ranges.grid
-        ranges = torch.empty(rows, tiles, 6, dtype=torch.int32, device=self.q.device)
+        ranges = torch.empty(rows, tiles, RANGE.value, dtype=torch.int32, device=self.q.device)
         segments = {"q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments}
         find_ranges(**positions, **self._followed_or_not(segments), range_ptr=ranges)
         return {**positions, "range_ptr": ranges}
@@ -192,14 +193,14 @@ class Launch:
         }  # fmt: skip
 
     def tile_numbers(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """The same for kernels that know of positions and of tiles beyond the tables."""
+        """What kernels are told beside that which know of positions and of tiles beyond the tables."""
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         apart = tells_tiles_apart(self.q.dtype)
         # A tile with too few queries is masked for all its keys then, and should not be the only one.
         whole = apart and self.whole and self.q.shape[2] >= 2 * m
         return {
             "q_pos_batch": _batch_stride(self.q_positions), "k_pos_batch": _batch_stride(self.k_positions),
-            "range_batch": 6 * tiles * (self.range_rows > 1),
+            "range_batch": RANGE.value * tiles * (self.range_rows > 1),
             "far_lo": self.lo, "far_hi": self.hi,
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
             "WHOLE": whole, "FAR_TILES": apart and self.looked_up and not whole,

@@ -165,7 +165,7 @@ def _queries_backward(
         past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
     row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
     plan.queries(
-        **common, **launch.tile_tensors(plan.query_ranges), grad_q_ptr=grads["q"],
+        **common, **launch.tile_tensors(plan.ranges_of_queries), grad_q_ptr=grads["q"],
         grad_row_ptr=row_grad, past_ptr=past, future_ptr=future,
         grad_lse_ptr=past if grad_lse is None else grad_lse,
     )  # fmt: skip
@@ -205,12 +205,12 @@ def _keys_backward(
             batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
         )
     plan.keys(
-        **common, **launch.tile_tensors(plan.key_ranges),
+        **common, **launch.tile_tensors(plan.ranges_of_keys),
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
         grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
     if grad_key:
-        grads["key"].copy_(key_grad if grads["key"].shape[0] == batch else key_grad.sum(0, keepdim=True))
+        grads["key"].copy_(key_grad.sum_to_size(grads["key"].shape))
     if grad_key_row:
         _sum_sequences(grads["key_row"], row_grad)
     if grad_slopes:

@@ -89,9 +89,9 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
 
 class BackwardPlan(NamedTuple):
     shared: Step
-    query_ranges: Step | None
+    ranges_of_queries: Step | None
     queries: Step
-    key_ranges: Step | None
+    ranges_of_keys: Step | None
     keys: Step
     key_tiles: int
     own_tables: bool  # for every tile of keys

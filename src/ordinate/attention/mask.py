@@ -14,7 +14,7 @@ class Mask:
     """A description of the visible pairs, cut into blocks like a bias.
 
     A query's index is its place counted from the end: with ``offset = k_len - q_len`` the last query
-    is level with the last key. Packed sequences bring indices of their own.
+    is level with the last key. Packed sequences whose queries are not their keys bring indices of their own.
 
     Attributes:
         window: See ``0 <= query - key < window`` if causal, ``|query - key| < window`` if not.

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..bias.types import Bias, PairBias, SumBias
+from ..bias.types import Bias, DistanceBias, LinearBias, RowBias, SumBias
 from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from ..positions import as_positions
@@ -118,7 +118,7 @@ def attention_varlen(
         None if x is None else x[None], causal=causal,
     )  # fmt: skip
     if bias is not None and default and level:
-        bias = _told_by_indices(bias)
+        bias = _told_by_indices(bias, q_index)
     call = api.finish(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
@@ -129,17 +129,28 @@ def attention_varlen(
     return result[0].transpose(0, 1)
 
 
-def _told_by_indices(bias: Bias) -> Bias:
-    """The same for tokens of one sequence, which alone see each other: indices need not be read, as positions must."""
-    if isinstance(bias, SumBias):
-        return SumBias(tuple(_told_by_indices(part) for part in bias.parts))
-    if not isinstance(bias, PairBias):
+def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
+    """The same for tokens of one sequence, which alone see each other, with indices in the place of their positions.
+
+    Those are as far apart and need not be read. An encoding may have made other positions of those it was given; they
+    stay as they are, and so does everything while it is compiled, for nobody can tell then.
+    """
+    if torch.compiler.is_compiling():
         return bias
-    index = torch.arange(bias.k_positions.shape[1], device=bias.k_positions.device)[None]
-    return replace(bias, q_positions=index, k_positions=index, aligned=True)  # type: ignore[type-var]
+    index = torch.arange(len(positions), device=positions.device)[None]
+
+    def told(part: Bias) -> Bias:
+        if not isinstance(part, (LinearBias, DistanceBias, RowBias)):
+            return part
+        given = (part.q_positions, part.k_positions)
+        if any(x.data_ptr() != positions.data_ptr() or x.shape != index.shape for x in given):
+            return part
+        return replace(part, q_positions=index, k_positions=index, aligned=True)
+
+    return SumBias(tuple(told(part) for part in bias.parts)) if isinstance(bias, SumBias) else told(bias)
 
 
-#: Starts that were found right, as they were then, and for how many tokens.
+#: Starts on a device that were found right, as they were then, and for how many tokens.
 _found_right: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
@@ -152,13 +163,14 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
     if torch.compiler.is_compiling():
         return
     # To look at the numbers is to wait for the device: once for all layers of a model.
-    state = None if starts.is_inference() else (starts._version, len(tokens))
-    if state is not None and _found_right.get(starts) == state:
+    waits = starts.device.type != "cpu" and not starts.is_inference()
+    if waits and _found_right.get(starts) == (starts._version, len(tokens)):
         return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
         raise ValueError(f"{name} must rise from 0 to the {len(tokens)} tokens, got {listed}")
-    _found_right[starts] = state
+    if waits:
+        _found_right[starts] = (starts._version, len(tokens))
 
 
 def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:

@@ -166,7 +166,13 @@ def _attention_bwd_kv_kernel(
     """One tile of keys: its gradients, gathered over all query heads that share it."""
     EDGES: tl.constexpr = WHOLE or not ALL_MASKED
     # The runs of tiles that `query_ranges` tells apart; those that cannot occur are not even compiled.
-    OCCURS: tl.constexpr = (EDGES, FAR_TILES and not CAUSAL, True, FAR_TILES, EDGES)
+    OCCURS: tl.constexpr = (
+        EDGES and (CAUSAL or WINDOWED or SEGMENTS),
+        FAR_TILES and not CAUSAL,
+        True,
+        FAR_TILES,
+        EDGES,
+    )
     tile, b_and_head = tile_and_head()
     kv_heads = heads // groups
     b, kv_head = b_and_head // kv_heads, b_and_head % kv_heads

@@ -15,7 +15,7 @@ from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, v
 
 @triton.jit
 def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS: tl.constexpr):
-    """Whether queries and keys of a tile do: of a diagonal, a run of tiles for each sequence."""
+    """Whether queries and keys of a tile may; most tiles of a diagonal lie between two sequences."""
     if SEGMENTS:
         q_segment = tl.load(q_segment_ptr + tl.minimum(qi, q_len - 1))
         k_segment = tl.load(k_segment_ptr + tl.minimum(tl.maximum(kj, 0), k_len - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import tile_and_head
+from .tiles import RANGE, tile_and_head
 
 
 @triton.jit
@@ -25,9 +25,10 @@ def _tile_ranges_kernel(
 ):  # fmt: skip
     """One tile of queries against all tiles of keys, or the other way round, BLOCK at a time.
 
-    Six numbers for it, counted in tiles of the other side: from ``start`` to ``end`` are all that share a segment
-    with it; from ``full_start`` to ``full_end`` all are of one segment, and it is too; before ``leading_end`` those
-    that share a segment lie beyond the tables on one side, from ``trailing_start`` on on the other.
+    RANGE numbers for it, counted in tiles of the other side: from ``start`` to ``end`` are all that share a segment
+    with it, which is to say that what their segments are called overlaps; from ``full_start`` to ``full_end`` all are
+    of one segment, and it is too; of those that share one, those before ``leading_end`` lie beyond the tables on one
+    side, those from ``trailing_start`` on on the other.
     """
     tile, b = tile_and_head()
     b64 = b.to(tl.int64)
@@ -81,7 +82,7 @@ def _tile_ranges_kernel(
             trailing_start = tl.maximum(
                 trailing_start, tl.max(tl.where(meets & (trails == 0), number + 1, 0), 0)
             )
-    range_ptr += (b64 * tl.num_programs(1) + tile) * 6
+    range_ptr += (b64 * tl.num_programs(1) + tile) * RANGE
     tl.store(range_ptr, tl.minimum(start, end))
     tl.store(range_ptr + 1, full_start)
     tl.store(range_ptr + 2, full_end)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+#: How many numbers `tile_ranges` has for a tile.
+RANGE = tl.constexpr(6)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -258,7 +260,7 @@ def key_ranges(
     INDEXED: tl.constexpr, RANGED: tl.constexpr, ALL_MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Where the keys of a query tile change their nature, as multiples of N.
+    """Where the keys of a query tile change their nature, as multiples of N, or at the end of those it sees.
 
     Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``: tiles outside of
     ``[start, end)`` are invisible, tiles inside ``[full_start, full_end)`` need no mask, and of those the
@@ -278,7 +280,7 @@ def key_ranges(
         if not CAUSAL:
             end = tl.minimum(end, tl.maximum(last + window, 0))
             full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // N * N)
-    range_ptr += 6 * tile
+    range_ptr += RANGE * tile
     if RANGED:
         start = tl.maximum(start, tl.load(range_ptr) * N)
         full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * N)
@@ -336,7 +338,7 @@ def query_ranges(
         if not CAUSAL:
             start = tl.maximum(first - window + 1, 0) // M * M
             full_start = (tl.maximum(last - window + 1, 0) + M - 1) // M * M
-    range_ptr += 6 * tile
+    range_ptr += RANGE * tile
     if RANGED:
         start = tl.maximum(start, tl.load(range_ptr) * M)
         full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * M)
