@@ -166,7 +166,7 @@ def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Ca
         **(tuned if autotuned else _SMALL_TILES),
     )
     name = "FlexAttention, vector, autotuned" if autotuned else "FlexAttention, vector"
-    return Candidate(name, "T5 learned", False, attend, [vector], 5)
+    return Candidate(name, "T5 learned", False, attend, [vector])
 
 
 def _flex_learned_as_written(heads: int, length: int) -> Candidate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,18 +18,27 @@ os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
 
 #: Set to "index/count" in a process that compiles the kernels of a share of the tests.
 _SHARE = "ORDINATE_COMPILED_SHARE"
+#: The same in one that runs a share of them, compiled before (`whole_product.py`).
+_RUN_SHARE = "ORDINATE_RUN_SHARE"
 
 
+@pytest.hookimpl(trylast=True)  # of those that -k has left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _SHARE in os.environ:
-        index, count = map(int, os.environ[_SHARE].split("/"))
-        items[:] = [item for item in items if hasattr(item.module, "check")][index::count]  # type: ignore[attr-defined]
+        items[:] = [item for item in items if hasattr(item.module, "check")]  # type: ignore[attr-defined]
+    share = os.environ.get(_SHARE) or os.environ.get(_RUN_SHARE)
+    if share:
+        index, count = map(int, share.split("/"))
+        random.Random(0).shuffle(
+            items
+        )  # wide heads take longest to compile, and come at regular intervals
+        items[:] = items[index::count]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_in_parallel(request: pytest.FixtureRequest) -> None:
     few = len(request.session.items) < 32
-    if few or _SHARE in os.environ or not torch.cuda.is_available():
+    if few or {_SHARE, _RUN_SHARE} & set(os.environ) or not torch.cuda.is_available():
         return
     count = max(1, (os.cpu_count() or 1) - 2)
     command = [sys.executable, "-m", "pytest", *map(str, request.config.invocation_params.args)]

@@ -67,9 +67,10 @@ def test_every_bias_under_every_mask(bias, mask, dtype, head_dim):
 
 
 def _rest_of_the_product() -> list[tuple[str, str, torch.dtype, int]]:
-    """Bias kind × mask × dtype × head_dim without what the two tests above have: 20 minutes of a large machine.
+    """Bias kind × mask × dtype × head_dim without what the two tests above have: half an hour of a large machine.
 
-    Set ``ORDINATE_WHOLE_PRODUCT`` to have them; ``-k whole_product`` with a dtype, a mask or a bias runs a part.
+    `whole_product.py` runs them, or ``ORDINATE_WHOLE_PRODUCT`` in the environment; ``-k`` with a dtype, a mask or a
+    bias runs a part.
     """
     if "ORDINATE_WHOLE_PRODUCT" not in os.environ:
         return []
