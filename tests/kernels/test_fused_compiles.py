@@ -113,6 +113,7 @@ def test_where_every_tile_is_masked_nothing_else_is_compiled():
         assert packed[name]["bytes of machine code"] < plain[name]["bytes of machine code"], name
 
 
+@pytest.mark.slow
 def test_float32_has_one_loop_for_all_tiles():
     """Without tensor cores a product is so much code that five loops took a minute to compile."""
     half, single = (_compile(90, dtype, bias="all", causal=False) for dtype in ("float16", "float32"))

@@ -9,7 +9,7 @@ from torch import Tensor
 pytestmark = pytest.mark.plain
 
 M, N = 32, 16
-LENGTHS = (150, 201)
+LENGTHS = (90, 101)
 
 
 def _ranges(
@@ -49,7 +49,7 @@ def _segments(kind: str, length: int) -> Tensor:
         "many": index // 7,
         "interleaved": index % 2,
         "falling": 3 - index * 4 // length,
-        "comes back": (index // 50) % 2,
+        "comes back": (index // 33) % 2,
     }
     return kinds[kind][None].to(torch.int32)
 
@@ -58,7 +58,7 @@ def _positions(kind: str, length: int) -> Tensor:
     index = torch.arange(length)
     kinds = {
         "indices": index,
-        "start anew": index % 67,
+        "start anew": index % 47,
         "reversed": -index,
         "shuffled": torch.randperm(length, generator=torch.Generator().manual_seed(1)),
     }
@@ -98,10 +98,10 @@ def test_what_is_said_of_a_tile_holds_for_its_tokens(segments, positions, of_que
 
 
 @pytest.mark.parametrize("of_queries", [True, False])
-@pytest.mark.parametrize(("lo", "hi"), [(-3, 20), (0, 1), (-500, 500)])
+@pytest.mark.parametrize(("lo", "hi"), [(-1, 20), (-1, 1), (-500, 500)])
 def test_no_tile_is_visited_masked_or_looked_up_in_vain(lo, hi, of_queries, device):
     """Where sequences lie one after the other, and so do their tokens, numbers follow from the tokens' alone."""
-    starts = [torch.tensor([0, 40, 120]), torch.tensor([0, 64, 136])]
+    starts = [torch.tensor([0, 30, 65]), torch.tensor([0, 20, 70])]
     q_segments, k_segments = (
         (torch.searchsorted(first, torch.arange(length), right=True) - 1)[None].int()
         for first, length in zip(starts, LENGTHS, strict=True)
