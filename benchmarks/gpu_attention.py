@@ -48,11 +48,23 @@ DECODING = (  # batch, heads, heads of keys, keys, head_dim
 
 
 def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int) -> float:
-    """How many times further from float64 than plain bfloat16 PyTorch, at worst over output and gradients."""
+    """`errors_beside_plain` of a causal call."""
     batch, length = 2, 515
-    torch.manual_seed(1)
     encoding = make(heads, length, dim).to("cuda")
-    inputs = [torch.randn(batch, heads, length, dim, device="cuda").bfloat16() for _ in range(4)]
+    attend = functools.partial(ordinate.attention, encoding=encoding, causal=True)
+    theirs = functools.partial(plain, encoding=encoding)
+    return errors_beside_plain(attend, theirs, encoding, (batch, heads, length, dim))
+
+
+def errors_beside_plain(
+    attend: Callable[..., Tensor],
+    theirs: Attend,
+    encoding: PositionEncoding,
+    shape: tuple[int, int, int, int],
+) -> float:
+    """How many times further from float64 than plain bfloat16 PyTorch, at worst over output and gradients."""
+    torch.manual_seed(1)
+    inputs = [torch.randn(shape, device="cuda").bfloat16() for _ in range(4)]
 
     def results(dtype: torch.dtype, attend: Attend) -> list[Tensor]:
         *qkv, grad = (x.to(dtype, copy=True) for x in inputs)
@@ -61,13 +73,12 @@ def gate(make: Callable[[int, int, int], PositionEncoding], heads: int, dim: int
         leaves = [*qkv, *(p for p in encoding.parameters() if p.requires_grad)]
         return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
-    attend = functools.partial(ordinate.attention, encoding=encoding, causal=True)
     exact = results(torch.float64, functools.partial(attend, impl="reference"))
     ours = results(torch.bfloat16, functools.partial(attend, impl="fused"))
-    theirs = results(torch.bfloat16, functools.partial(plain, encoding=encoding))
+    others = results(torch.bfloat16, theirs)
     errors = [
         ((o.double() - e.double()).abs().max(), (t.double() - e.double()).abs().max())
-        for o, t, e in zip(ours, theirs, exact, strict=True)
+        for o, t, e in zip(ours, others, exact, strict=True)
     ]
     return max(float(mine / other.clamp(min=1e-12)) for mine, other in errors)
 

@@ -6,12 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import ordinate
 from ordinate import DistanceBias, PositionEncoding
@@ -48,9 +49,12 @@ class Candidate:
     reps: int = 60
 
 
-def fused(encoding: PositionEncoding, name: str, kind: str) -> Candidate:
+def fused(encoding: PositionEncoding, name: str, kind: str, **masks: Any) -> Candidate:
+    """Ours, causal unless the masks say something else."""
+    arguments = {"causal": True, **masks}
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+        return ordinate.attention(q, k, v, encoding, impl="fused", **arguments)
 
     learning = [p for p in encoding.parameters() if p.requires_grad]
     return Candidate(name, kind, True, attend, learning)
@@ -65,11 +69,11 @@ def sdpa(backend: SDPBackend) -> Attend:
 
 
 @functools.cache
-def _causal_blocks(length: int):
+def causal_blocks(length: int) -> BlockMask:
     return create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length, device="cuda")
 
 
-def flex(score_mod, length: int, **options) -> Attend:
+def flex(score_mod, blocks: BlockMask, **options) -> Attend:
     compiled = torch.compile(flex_attention, **options.pop("compile", {"dynamic": False}))
     kernel_options = options or None
 
@@ -79,7 +83,7 @@ def flex(score_mod, length: int, **options) -> Attend:
             k,
             v,
             score_mod=score_mod,
-            block_mask=_causal_blocks(length),
+            block_mask=blocks,
             kernel_options=kernel_options,
         )
 
@@ -111,10 +115,10 @@ def candidates(
     yield lambda: fused(Kerple(heads, length).to(cuda), "ordinate", "KERPLE learned")
     yield lambda: fused(ordinate.Shaw(dim, 16).to(cuda), "ordinate", "Shaw learned")
 
-    yield lambda: Candidate("FlexAttention", "none", False, flex(None, length), [])
+    yield lambda: Candidate("FlexAttention", "none", False, flex(None, causal_blocks(length)), [])
     yield lambda: Candidate(
         "FlexAttention", "ALiBi", False,
-        flex(lambda s, b, h, q, k: s - slopes[h] * (q - k), length), [],
+        flex(lambda s, b, h, q, k: s - slopes[h] * (q - k), causal_blocks(length)), [],
     )  # fmt: skip
     yield lambda: _dense_alibi(slopes, length)
     if batch == 1 and length <= 4096:
@@ -162,7 +166,7 @@ def _flex_learned_vector(heads: int, length: int, autotuned: bool = False) -> Ca
     tuned = {"compile": {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}}
     attend = flex(
         lambda s, b, h, q, k: s + vector[h, (q - k).clamp(min=0)],
-        length,
+        causal_blocks(length),
         **(tuned if autotuned else _SMALL_TILES),
     )
     name = "FlexAttention, vector, autotuned" if autotuned else "FlexAttention, vector"
@@ -173,19 +177,24 @@ def _flex_learned_as_written(heads: int, length: int) -> Candidate:
     table = nn.Parameter(torch.randn(32, heads, device="cuda") * 0.02)
     buckets = ordinate.T5Bias(heads).buckets(torch.arange(length)).to("cuda")
     attend = flex(
-        lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h], length, **_SMALL_TILES
+        lambda s, b, h, q, k: s + table[buckets[(q - k).clamp(min=0)], h],
+        causal_blocks(length),
+        **_SMALL_TILES,
     )
     return Candidate("FlexAttention, as written", "T5 learned", False, attend, [table], 1)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding) -> Tensor:
-    """Causal attention as users write it, every step in the dtype of q."""
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding, seen: Tensor | None = None
+) -> Tensor:
+    """Attention as users write it, every step in the dtype of q; causal if nothing else says who sees whom."""
     scale, groups = q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     logits = q @ k.transpose(-1, -2) * scale
     bias = encoding.bias(q, k)
     if bias is not None:
         logits = logits + (bias.dense() * (scale if bias.scaled else 1.0)).to(q.dtype)
-    seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
-    hidden = seen.triu(1 + k.shape[2] - q.shape[2])
-    return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
+    if seen is None:
+        every = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
+        seen = every.tril(k.shape[2] - q.shape[2])
+    return torch.softmax(logits.masked_fill(~seen, -math.inf), dim=-1) @ v

@@ -13,6 +13,7 @@ import gpu_targets
 
 HERE = Path(__file__).resolve().parent
 ATTENTION = HERE / "results" / "gpu_attention.json"
+MASKS = HERE / "results" / "gpu_masks.json"
 ROPE = HERE / "results" / "gpu_rope.json"
 MODELS = HERE / "results" / "gpu_models.json"
 TRAINING = HERE / "results" / "gpu_training.json"
@@ -29,7 +30,10 @@ def rendered(page: str) -> str:
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     attention, rope = json.loads(ATTENTION.read_text()), json.loads(ROPE.read_text())
-    parts = [gpu_targets.section(attention, rope), _attention(attention), _rope(rope)]
+    parts = [gpu_targets.section(attention, rope), _attention(attention)]
+    if MASKS.exists():
+        parts.append(masks(json.loads(MASKS.read_text())))
+    parts.append(_rope(rope))
     if MODELS.exists():
         parts.append(models(json.loads(MODELS.read_text())))
     if TRAINING.exists():
@@ -115,6 +119,30 @@ def _attention_table(
             f"{row['extra_MiB']:.0f} | {row['forward_backward_TFLOPs'] / limit:.0%} |"
         )
     return "\n".join(lines)
+
+
+def masks(record: dict[str, Any]) -> str:
+    """Padded and packed calls, beside the same with nothing masked."""
+    batch, heads, length, dim = record["shape"]
+    lines = [
+        "| masked | bias | by | forward ms | forward + backward ms | of it device | extra MiB |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for row in record["rows"]:
+        head = f"| {row['mask']} | {row['kind']} | {row['name']} | "
+        if "error" in row:
+            lines.append(f"{head}{row['error']} | | | |")
+        else:
+            times = [row[name] for name in ("forward_ms", "forward_backward_ms", "device_ms")]
+            lines.append(
+                head + " | ".join(f"{time:.3f}" for time in times) + f" | {row['extra_MiB']:.0f} |"
+            )
+    title = _head("Padding and packed sequences on a GPU, bfloat16", record["environment"])
+    about = (
+        f"B{batch} H{heads} L{length} D{dim}. Padded are rows of the whole length down to five eighths of it; packed "
+        "are four sequences a row, of a half to an eighth of it, which leave a third of the causal pairs."
+    )
+    return f"{title}\n\n{about}\n\n" + "\n".join(lines)
 
 
 def _rope(record: dict[str, Any]) -> str:

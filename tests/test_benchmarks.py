@@ -66,6 +66,25 @@ def test_peers_that_were_not_there_or_failed_leave_the_page_whole():
     assert "- FlexAttention / ALiBi: RuntimeError: no" in render_gpu._attention(attention)
 
 
+def test_masked_calls_stand_beside_those_with_nothing_masked():
+    import render_gpu
+
+    environment = {"date": "d", "commit": "c", "gpu": "g", "torch": "t", "triton": "r"}
+    times = {"forward_ms": 0.5, "forward_backward_ms": 2.25, "device_ms": 2.0, "extra_MiB": 99.6}
+    rows = [
+        {"mask": "nothing, causal", "kind": "ALiBi", "name": "ordinate", "gate": 1.0, **times},
+        {
+            "mask": "packed, causal",
+            "kind": "ALiBi",
+            "name": "FlexAttention",
+            "error": "RuntimeError: no",
+        },
+    ]
+    text = render_gpu.masks({"environment": environment, "shape": [4, 16, 4096, 64], "rows": rows})
+    assert "| nothing, causal | ALiBi | ordinate | 0.500 | 2.250 | 2.000 | 100 |" in text
+    assert "| packed, causal | ALiBi | FlexAttention | RuntimeError: no | | | |" in text
+
+
 def test_no_gpu_time_is_recorded_of_attention_that_failed_its_gate():
     import render_gpu
 
