@@ -29,9 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share = os.environ.get(_SHARE) or os.environ.get(_RUN_SHARE)
     if share:
         index, count = map(int, share.split("/"))
-        random.Random(0).shuffle(
-            items
-        )  # wide heads take longest to compile, and come at regular intervals
+        # Wide heads take longest to compile, and come at regular intervals.
+        random.Random(0).shuffle(items)
         items[:] = items[index::count]
 
 

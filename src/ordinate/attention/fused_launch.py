@@ -193,7 +193,7 @@ class Launch:
         }  # fmt: skip
 
     def tile_numbers(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """What kernels are told beside that which know of positions and of tiles beyond the tables."""
+        """Further numbers, for kernels that know of positions and of tiles beyond the tables."""
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         apart = tells_tiles_apart(self.q.dtype)
         # A tile with too few queries is masked for all its keys then, and should not be the only one.
