@@ -49,7 +49,7 @@ PRESETS: dict[str, Preset] = {
         ),
         1,
         {"extensions": _SCALINGS},
-        # Found by trying on two makes of CPU: with these RoPE has learned the task (docs/lab.md).
+        # Found by trying: with these RoPE has learned the task (docs/lab.md).
         {"passkey": 3000, "copy": 5000, "reverse": 3500, "induction": 1500},
     ),
     "standard": Preset(
