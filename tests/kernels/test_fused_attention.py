@@ -375,22 +375,6 @@ def test_entries_that_no_pair_sees_get_no_gradient_at_all(size, options, dtype, 
     assert not encoding.weight.grad[~seen].any()
 
 
-@pytest.mark.usefixtures("_poisoned_memory")
-@pytest.mark.parametrize("positions", ["aligned", "gaps"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bias", ["none", "clipped", "every_distance", "sum_of_all"])
-def test_sequences_of_many_tiles(bias, causal, positions, device):
-    """Of one sequence all, most tiles need no mask; some of these lie beyond the tables."""
-    case = Case(bias, "full", positions, Sizes(150, 170, heads=1, kv_heads=1), device=str(device))
-    starts = torch.tensor([0, 20, 117], device=device)  # of the second and the third sequence
-    q_at, k_at = (torch.arange(length, device=device) for length in (150, 170))
-    check(
-        case, causal=causal,
-        q_segment_ids=torch.searchsorted(starts - 20, q_at, right=True),
-        k_segment_ids=torch.searchsorted(starts, k_at, right=True),
-    )  # fmt: skip
-
-
 def _packed(sequences, heads, head_dim, device) -> Tensor:
     return torch.randn(sum(sequences), heads, head_dim).to(device).requires_grad_()
 
@@ -470,12 +454,3 @@ def test_the_share_dropped_is_the_probability_asked_for_and_every_row_drops_its_
     agreement = rows @ rows.T + (1 - rows) @ (1 - rows).T
     agreement.fill_diagonal_(37)
     torch.testing.assert_close(agreement, torch.full_like(agreement, 37), atol=24, rtol=0.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int32, torch.int64])
-def test_segments_may_be_named_by_any_integer(dtype, device):
-    case = Case("none", "full", device=str(device))
-    ids = torch.arange(50, device=device) >= 23
-    if dtype == torch.int64:  # of which the lower half is the same
-        ids = ids * 2**32
-    check(case, q_segment_ids=ids.to(dtype))

@@ -115,7 +115,7 @@ def test_where_every_tile_is_masked_nothing_else_is_compiled():
 
 @pytest.mark.slow
 def test_float32_has_one_loop_for_all_tiles():
-    """Without tensor cores a product is so much code that five loops took a minute to compile."""
+    """Without tensor cores a product is so much code that the loops of all others took most of a minute to compile."""
     half, single = (_compile(90, dtype, bias="all", causal=False) for dtype in ("float16", "float32"))
     for name in FORWARD_AND_BACKWARD - {"_shared_kernel"}:
         assert single[name]["bytes of machine code"] < 2 * half[name]["bytes of machine code"], name
