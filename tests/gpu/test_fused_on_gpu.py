@@ -171,6 +171,7 @@ def test_few_queries_of_grouped_heads_under_every_mask(bias, mask):
     check(Case(bias, mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_packed_sequences_wait_for_the_device_once():
     """To look at the starts is to wait; every layer of a model is given the same."""
     q, k, v = (torch.randn(300, 2, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
