@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-#: Each script with the share of the time it may take; None for one that is done in a minute.
+#: Each script with the share of the time it may take; None for one that is done in a few minutes.
 SCRIPTS = {
     "gpu_attention.py": 0.6, "gpu_masks.py": None, "gpu_rope.py": None, "gpu_models.py": 0.2, "gpu_training.py": None,
 }  # fmt: skip

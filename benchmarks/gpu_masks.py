@@ -94,31 +94,50 @@ def gate(mask: str, kind: str) -> float:
     )
 
 
-def candidates(mask: str) -> Iterator[Candidate]:
-    masking = MASKS[mask](BATCH, LENGTH)
-    for kind, make in ENCODINGS.items():
-        yield fused(make(HEADS, masking.causal).to("cuda"), "ordinate", kind, **masking.arguments)
+def ours(masking: Masking, kind: str) -> Candidate:
+    encoding = ENCODINGS[kind](HEADS, masking.causal).to("cuda")
+    return fused(encoding, "ordinate", kind, **masking.arguments)
+
+
+def flex_masked(masking: Masking, kind: str) -> Candidate:
     blocks = create_block_mask(masking.sees, BATCH, None, LENGTH, LENGTH, device="cuda")
-    yield Candidate("FlexAttention", "none", False, flex(None, blocks), [])
     slopes = ordinate.ALiBi(HEADS).slopes_on(torch.device("cuda"))
-    line = flex(lambda s, b, h, q, k: s - slopes[h] * (q - k).abs(), blocks)
-    yield Candidate("FlexAttention", "ALiBi", False, line, [])
-    if "key_padding_mask" in masking.arguments:
-        seen = ~masking.arguments["key_padding_mask"][:, None, None]
-        sdpa = functools.partial(F.scaled_dot_product_attention, attn_mask=seen)
-        yield Candidate("SDPA, mask", "none", False, sdpa, [])
+
+    def line(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return s - slopes[h] * (q - k).abs()
+
+    attend = flex(line if kind == "ALiBi" else None, blocks)
+    return Candidate("FlexAttention", kind, False, attend, [])
+
+
+def sdpa_masked(masking: Masking, kind: str) -> Candidate:
+    seen = ~masking.arguments["key_padding_mask"][:, None, None]
+    attend = functools.partial(F.scaled_dot_product_attention, attn_mask=seen)
+    return Candidate("SDPA, mask", kind, False, attend, [])
+
+
+#: By name and kind; PyTorch's own takes a mask of keys without one of every pair.
+CANDIDATES: dict[tuple[str, str], Callable[[Masking, str], Candidate]] = {
+    **{("ordinate", kind): ours for kind in ENCODINGS},
+    **{("FlexAttention", kind): flex_masked for kind in ("none", "ALiBi")},
+    ("SDPA, mask", "none"): sdpa_masked,
+}
 
 
 def rows_of(mask: str) -> Iterator[dict[str, Any]]:
-    for candidate in candidates(mask):
-        row: dict[str, Any] = {"mask": mask, "name": candidate.name, "kind": candidate.kind}
+    masking = MASKS[mask](BATCH, LENGTH)
+    for (name, kind), make in CANDIDATES.items():
+        if make is sdpa_masked and "key_padding_mask" not in masking.arguments:
+            continue
+        row: dict[str, Any] = {"mask": mask, "name": name, "kind": kind}
         try:
+            candidate = make(masking, kind)
             if candidate.ours:
-                row["gate"] = gate(mask, candidate.kind)
+                row["gate"] = gate(mask, kind)
                 if not row["gate"] <= 2.0:
                     raise RuntimeError(f"gate is red: {row['gate']:.2f} times plain PyTorch's error")
             figures = measure(candidate, SHAPE)
-            row |= {name: figures[name] for name in figures if "TFLOPs" not in name}
+            row |= {what: figures[what] for what in figures if "TFLOPs" not in what}
         except Exception as problem:
             row["error"] = f"{type(problem).__name__}: {problem}"[:300]
         yield row

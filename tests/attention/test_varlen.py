@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import dataclass
+
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import ordinate
 from ordinate import scaling
@@ -156,6 +160,30 @@ def test_positions_that_an_encoding_makes_of_those_it_is_given_are_its_own(impl)
     torch.testing.assert_close(actual, expected)
 
 
+@dataclass(frozen=True, eq=False)
+class _Sink(ordinate.DistanceBias):
+    """The first two tokens of a sequence are seen more."""
+
+    def dense(self):
+        return super().dense() + 3.0 * (self.k_positions < 2)[:, None, None]
+
+
+class _Sinks(ordinate.PositionEncoding):
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
+        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        return _Sink(torch.zeros(q.shape[1], 3, dtype=q.dtype), queries, keys, lo=0)
+
+
+def test_a_kind_of_bias_that_reads_positions_has_those_within_its_sequence():
+    lengths = [11, 19]
+    q, k, v = tokens(lengths, lengths)
+    expected, _ = one_by_one(q, k, v, lengths, lengths, _Sinks(), causal=True)
+    actual = ordinate.attention_varlen(
+        q, k, v, starts(lengths), None, _Sinks(), causal=True, impl="reference"
+    )
+    torch.testing.assert_close(actual, expected)
+
+
 def test_starts_that_have_changed_are_looked_at_again():
     q, k, v = (torch.randn(5, 2, 4) for _ in range(3))
     cu_seqlens = torch.tensor([0, 2, 5])
@@ -163,3 +191,29 @@ def test_starts_that_have_changed_are_looked_at_again():
     cu_seqlens.numpy()[1] = 7
     with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 5 tokens"):
         ordinate.attention_varlen(q, k, v, cu_seqlens)
+
+
+class _Looks(TorchFunctionMode):
+    """Counts how often the numbers of a tensor are looked at."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.Tensor.tolist
+        return func(*args, **(kwargs or {}))
+
+
+def test_where_looking_waits_for_a_device_starts_are_looked_at_once(monkeypatch):
+    varlen = importlib.import_module("ordinate.attention.varlen")
+    monkeypatch.setattr(varlen, "_looking_waits", lambda starts: True)
+    q, more = torch.randn(5, 2, 4), torch.randn(6, 2, 4)
+    cu_seqlens = torch.tensor([0, 2, 5])
+    with _Looks() as looks:
+        for _ in range(3):  # layers
+            ordinate.attention_varlen(q, q, q, cu_seqlens)
+        assert looks.count == 1
+        with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 6 tokens"):
+            ordinate.attention_varlen(more, more, more, cu_seqlens)
+        cu_seqlens[1] = 7
+        with pytest.raises(ValueError, match="cu_seqlens_q must rise from 0 to the 5 tokens"):
+            ordinate.attention_varlen(q, q, q, cu_seqlens)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 import triton
@@ -98,23 +100,32 @@ class _Compiled:
         }
 
 
-def both_passes(
-    q, k, v, grad, encoding, *, causal: bool = True, q_positions=None, packed: bool = False
-) -> None:
+def both_passes(q, k, v, grad, encoding, *, causal: bool = True, told: Collection[str] = ()) -> None:
     """Forward and backward, with every gradient, straight through the operators.
 
     Args:
-        packed: Whether there are segments, and indices within them.
+        told: What of the tokens is data: "positions", "segments", "padding", or "indices" within segments.
     """
-    call = api._prepare(q, k, v, encoding, causal=causal, q_positions=q_positions)
-    terms = fused.gather_terms(call.parts, call.scale)
+    tokens = torch.arange(k.shape[2])
+    further = {
+        "positions": {"q_positions": tokens[-q.shape[2] :], "k_positions": tokens},
+        "segments": {"q_segment_ids": tokens[-q.shape[2] :], "k_segment_ids": tokens},
+        "padding": {"key_padding_mask": torch.zeros(q.shape[0], k.shape[2], dtype=torch.bool)},
+        "indices": {},
+    }
+    options = {name: value for what in told for name, value in further[what].items()}
+    call = api._prepare(q, k, v, encoding, causal=causal, **options)
+    mask = call.mask
+    if "indices" in told:
+        mask = replace(mask, q_index=tokens[None, -q.shape[2] :], k_index=tokens[None])
+    terms = fused.gather_terms(call.parts, call.scale, mask.key_padding)
     biases = [
         None if x is None else x.detach()
         for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
     ]
-    tokens = [torch.zeros(1, x.shape[2], dtype=torch.int32) if packed else None for x in (q, k, q, k)]
     arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions, *tokens, None,
+        q, k, v, *biases, terms.q_positions, terms.k_positions,
+        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, None,
         terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
     )  # fmt: skip
     out, lse = fused_op.forward(*arguments)
@@ -136,7 +147,7 @@ def compile_all(
     even: bool,
     few: bool,
     groups: int,
-    packed: bool,
+    told: list[str],
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
@@ -171,7 +182,7 @@ def compile_all(
             Gates(),
         ),
     }
-    both_passes(q, k, v, grad, encodings[bias](), causal=causal, packed=packed)
+    both_passes(q, k, v, grad, encodings[bias](), causal=causal, told=told)
     return found
 
 

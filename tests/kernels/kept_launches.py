@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Collection
 
 import torch
 from compiled_attention import RowsOfKeys, both_passes
@@ -60,7 +61,7 @@ def _count_bindings() -> None:
     JITFunction.run = counted
 
 
-def _passes(encoding, shift: int, positions: torch.Tensor | None = None, length: int = 48):
+def _passes(encoding, shift: int, told: Collection[str] = (), length: int = 48):
     """One forward and backward pass over tensors that begin ``shift`` elements after a multiple of 16 bytes."""
     launches.clear()
     calls_of_the_binder.clear()
@@ -68,7 +69,7 @@ def _passes(encoding, shift: int, positions: torch.Tensor | None = None, length:
     q, k, v, grad = (
         torch.zeros(size + shift, dtype=torch.bfloat16)[shift:].view(1, 2, length, 16) for _ in range(4)
     )
-    both_passes(q, k, v, grad, encoding, q_positions=positions)
+    both_passes(q, k, v, grad, encoding, told=told)
     return list(launches), list(calls_of_the_binder)
 
 
@@ -105,7 +106,7 @@ def main() -> None:
         ("rows in order", ordinate.Shaw(16, 8)),
         ("rows of keys in order", RowsOfKeys()),
     ):
-        seen, bound = _passes(other, 0, torch.arange(48) * 2)
+        seen, bound = _passes(other, 0, ["positions"])
         found[name] = {"launches": [_labelled(launch) for launch in seen], "bound": bound}
     print(json.dumps(found))  # noqa: T201
 

@@ -143,6 +143,11 @@ def test_nothing_to_attend_from_or_to_gives_zeros_of_the_right_shape(
             torch.testing.assert_close(gradient, torch.zeros_like(gradient), msg=name)
 
 
+@pytest.mark.usefixtures("_poisoned_memory")
+def test_values_without_channels_leave_the_logsumexp_and_its_gradients(device):
+    check(Case("sum_of_all", "causal", sizes=Sizes(37, 37, v_dim=0), device=str(device)))
+
+
 @pytest.fixture
 def _bfloat16_products(monkeypatch):
     """Triton's interpreter keeps bfloat16 as bits, and would multiply matrices of bits."""

@@ -22,13 +22,13 @@ FORWARD_AND_BACKWARD = {
 
 def _compile(
     capability, dtype="bfloat16", head_dim=64, bias="t5", causal=True, even=True, few=False, groups=1,
-    packed=False,
+    told=(),
 ):  # fmt: skip
     """In a process of its own, because in this one Triton interprets."""
     case = {
         "capability": capability, "shared_memory": SHARED_MEMORY[capability], "dtype": dtype,
         "head_dim": head_dim, "bias": bias, "causal": causal, "even": even, "few": few, "groups": groups,
-        "packed": packed,
+        "told": told,
     }  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compiled_attention.py")
@@ -105,9 +105,24 @@ def test_kernels_of_few_queries_of_grouped_heads_fit(capability, bias, head_dim)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bias", ["alibi", "t5", "both rows"])
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_what_is_told_of_tokens_fits_beside_wide_heads(capability, bias):
+    """Positions, ids and padding have their room in a pipeline too, which queries, keys and values nearly fill."""
+    told = ["positions", "indices", "segments", "padding"]
+    kernels = _compile(capability, "bfloat16", 128, bias, told=told)
+    del kernels["_tile_ranges_kernel"]
+    if (
+        bias == "t5"
+    ):  # at positions that are data a table's gradient is added up by the kernel of the keys
+        del kernels["_fold_table_kernel"]
+    _assert_it_fits(kernels, capability, table=False, rows=bias == "both rows")
+
+
+@pytest.mark.slow
 def test_where_every_tile_is_masked_nothing_else_is_compiled():
     """Of the runs of tiles one is left then; ptxas of CUDA 12.8 crashed on some kernels that had all of them."""
-    plain, packed = (_compile(90, bias="alibi", packed=packed) for packed in (False, True))
+    plain, packed = (_compile(90, bias="alibi", told=told) for told in ((), ("indices", "segments")))
     assert set(packed) == {*plain, "_tile_ranges_kernel"}
     for name in FORWARD_AND_BACKWARD - {"_shared_kernel"}:
         assert packed[name]["bytes of machine code"] < plain[name]["bytes of machine code"], name

@@ -161,10 +161,10 @@ def _call(device, batch=1, dtype=torch.float32, head_dim=8, v_dim=8, bias=None):
     return {"q": q, "k": q, "v": v, "bias": bias}
 
 
-def _endless(device) -> dict:
-    q = torch.zeros(1, 1, 1, 8, device=device)
-    keys = q.expand(1, 1, 65_535 * 32 + 1, 8)
-    return {"q": q, "k": keys, "v": keys}
+def _endless(device, head_dim: int, keys: int) -> dict:
+    q = torch.zeros(1, 1, 1, head_dim, device=device)
+    k = q.expand(1, 1, keys, head_dim)
+    return {"q": q, "k": k, "v": k}
 
 
 def _biases(device) -> dict[str, ordinate.Bias]:
@@ -205,7 +205,8 @@ def _biases(device) -> dict[str, ordinate.Bias]:
             lambda d: _call(d, bias=_biases(d)["long"]),
             "rows would have to be as long as .* of the sum, 600",
         ),
-        (_endless, "lengths are at most 2097120, not 2097121"),
+        (lambda d: _endless(d, 128, 2_097_121), "lengths are at most 2097120, not 2097121"),
+        (lambda d: _endless(d, 129, 1_048_561), "lengths are at most 1048560, not 1048561"),
     ],
 )
 def test_what_the_kernels_cannot_do_is_refused_with_the_reason(make, reason, device):

@@ -74,13 +74,13 @@ def attention(
         causal: Masks go by index, aligned to the bottom right: query i of Lq sees keys
             j <= i + Lk - Lq, whatever the positions.
         q_positions, k_positions: What the encoding sees, see `PositionEncoding`. Left out, keys count
-            from 0 and queries are aligned to the end of the keys.
+            from 0 and queries are aligned to the end of the keys. Those that see each other are less than 2**31 apart.
         lengths: Sequence lengths, for scalings that depend on them.
         x: The layer's input, for encodings whose bias depends on it.
         q_segment_ids, k_segment_ids: Packed sequences: only pairs of equal ids see each other. With
             equal lengths, keys follow the queries.
         key_padding_mask: True at padding, as in ``torch.nn.MultiheadAttention``. Nobody sees it, but what k and v hold
-            there must be finite.
+            there must be finite, and so must be the products of q with k.
         window: See only ``0 <= i - j < window`` if causal, ``|i - j| < window`` if not.
         dropout_p: Probability of dropping an attention weight. Pass 0 outside of training.
         softcap: Bound the content logits to ±softcap by tanh, before the bias is added.

@@ -21,10 +21,10 @@ from .call import Call, Result
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
-# Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, but for the widest float32 heads
-# on small GPUs, whose launch fails from half as many on; so does in float32 that of the gradient of a table that has
-# every distance both ways, for it has as many diagonals of tiles as queries and keys have tiles together.
-_MAX_LENGTH = 65_535 * 32
+# Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, 16 for wide heads in float32. In
+# float32 the gradient of a table that has every distance both ways ends at half as many: it has as many diagonals of
+# tiles as queries and keys have tiles together.
+_MAX_TILES = 65_535
 # All tables of a call share one pair of ends; rows, one for every query or key, are not made much longer for that.
 _MAX_WIDENED_ROW = 512
 
@@ -42,8 +42,10 @@ def unsupported_reasons(call: Call) -> list[str]:
         )
     if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
         reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
-    if max(call.mask.q_len, call.mask.k_len) > _MAX_LENGTH:
-        reasons.append(f"lengths are at most {_MAX_LENGTH}, not {max(call.mask.q_len, call.mask.k_len)}")
+    wide = q.dtype == torch.float32 and max(q.shape[-1], v.shape[-1]) > 128
+    most, length = _MAX_TILES * (16 if wide else 32), max(call.mask.q_len, call.mask.k_len)
+    if length > most:
+        reasons.append(f"lengths are at most {most}, not {length}")
     if call.has_value_term:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)
@@ -163,7 +165,8 @@ def _as_logits(values: Tensor, part: Bias, scale: float) -> Tensor:
 def _hide(padding: Tensor, key: Tensor | None) -> Tensor:
     """What the logits of each key get: -inf where nobody sees it, which costs the kernels less than a mask.
 
-    That is a sum. What lies in k there must be finite, as what lies in v must for the product with a weight of 0.
+    That is a sum, so the product of what lies in k there with any query must be finite, as what lies in v must for the
+    product with a weight of 0.
     """
     hidden = padding[:, None]
     if key is None:  # one vector for all heads

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels.launch import Step
 from ..kernels.tiles import RANGE
-from .fused_tiles import padded, tells_tiles_apart
+from .fused_tiles import Beside, padded, tells_tiles_apart
 
 
 @dataclass(eq=False)
@@ -95,6 +95,19 @@ class Launch:
             rows = self.row is not None or self.key_row is not None
             return "whole" if self.whole and not rows else "looked up"
         return "none" if self.slopes is None and self.key is None else "line"
+
+    def beside(self, kernel: str) -> Beside:
+        """What the tiles of a kernel need room for beside q, k, v and their gradients."""
+        queries = (self.q_positions, self.q_index, self.q_segments)
+        keys = (self.k_positions, self.k_index, self.k_segments, self.key)
+        # Gradients are added up at distances that are data from another layout than products have: float32, and
+        # a quarter more as compiled.
+        scattered = (self.table is not None or self.key_row is not None) and not self.aligned
+        return Beside(
+            sum(x.element_size() for x in queries if x is not None),
+            sum(x.element_size() for x in keys if x is not None),
+            5 if kernel == "keys" and scattered else 0,
+        )
 
     @property
     def short(self) -> bool:

@@ -27,7 +27,9 @@ def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
-    return tile_config(kernel, launch.bias_kind, launch.dropout_p > 0, launch.q, launch.v)
+    return tile_config(
+        kernel, launch.bias_kind, launch.dropout_p > 0, launch.q, launch.v, launch.beside(kernel)
+    )
 
 
 class ForwardPlan(NamedTuple):
@@ -112,7 +114,7 @@ def plan_backward(
     own_tables = in_order and grad_table
     # A table that has every distance gets its ends as it gets all its entries, along diagonals.
     table_ends = grad_table and not launch.whole
-    levels = {"levels": out[..., 0].numel()}
+    levels = {"levels": batch * heads * q_len}
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
         query_gradient._shared_kernel, (batch * heads, -(-q_len // 64)),

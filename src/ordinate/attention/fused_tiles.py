@@ -23,6 +23,14 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
+class Beside(NamedTuple):
+    """How many bytes there are for each query, key and pair of a tile beside q, k, v and gradients."""
+
+    query: int = 0
+    key: int = 0
+    pair: int = 0
+
+
 # For head dims up to 64 and 128 the fastest of those measured on an H200, up to 256 what fits. "line" is for slopes and
 # vectors over keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a
 # table has no more queries than keys in a tile.
@@ -49,7 +57,9 @@ _TILES = {
 FEW_QUERIES = 16
 
 
-def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> dict[str, Any]:
+def tile_config(
+    kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor, beside: Beside
+) -> dict[str, Any]:
     """Rows M, columns N and how to compile a kernel for them.
 
     Args:
@@ -65,7 +75,7 @@ def tile_config(kernel: str, bias: str, dropout: bool, q: Tensor, v: Tensor) -> 
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         # With 32 queries of more than 128 channels, a thread's numbers would not fit its registers.
         tile = Tile(min(tile.m, 32 if dim <= 128 else 16), 32, 4, 1)
-    m, n, stages = _fit(kernel, tile, q, v, shared_memory_of(q.device))
+    m, n, stages = _fit(kernel, tile, q, v, beside, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if tile.registers is not None and not dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
@@ -76,7 +86,7 @@ def tells_tiles_apart(dtype: torch.dtype) -> bool:
     """Whether tiles that need no mask, or lie beyond the tables, have loops of their own.
 
     Products that have no tensor cores are most of a loop's code and nearly all of its time: with one loop for all
-    tiles float32 compiles in a quarter of the time. What is interpreted is not compiled.
+    tiles float32 compiles in less than half of the time. What is interpreted is not compiled.
     """
     return dtype != torch.float32 or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -107,7 +117,9 @@ def _processors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int, int, int]:
+def _fit(
+    kernel: str, tile: Tile, q: Tensor, v: Tensor, beside: Beside, limit: int
+) -> tuple[int, int, int]:
     """Smaller tiles and shorter pipelines where those of an H200 would not fit.
 
     Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
@@ -117,7 +129,8 @@ def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
-        while stages * (m + n) * both > limit and n > 16:  # all four are streamed
+        vectors = m * beside.query + n * beside.key
+        while stages * ((m + n) * both + vectors) > limit and n > 16:  # all four are streamed
             if stages > 1:
                 stages -= 1
             else:
@@ -127,9 +140,16 @@ def _fit(kernel: str, tile: Tile, q: Tensor, v: Tensor, limit: int) -> tuple[int
     keys_stay = kernel == "keys"
     resident, streamed = (n, m) if keys_stay else (m, n)
     resident_row = row if kernel in ("forward", "few queries") else both
+    streamed_token = beside.query if keys_stay else beside.key
     # Queries are factors of two products, one of them transposed, and need a second copy for that.
     copies = 2 if keys_stay else 1
-    while resident * resident_row + max(stages, copies) * streamed * both > limit:
+
+    def needed() -> int:
+        # A vector is read when its product is, one step before the values, and has a buffer less.
+        streams = max(stages, copies) * both + max(stages - 1, 1) * streamed_token
+        return resident * (resident_row + streamed * beside.pair) + streamed * streams
+
+    while needed() > limit:
         if stages > 2:
             stages -= 1
         elif streamed > 32:

@@ -140,7 +140,11 @@ def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
     index = torch.arange(len(positions), device=positions.device)[None]
 
     def told(part: Bias) -> Bias:
-        if not isinstance(part, (LinearBias, DistanceBias, RowBias)):
+        if type(part) not in (
+            LinearBias,
+            DistanceBias,
+            RowBias,
+        ):  # a kind of its own may read more than distances
             return part
         given = (part.q_positions, part.k_positions)
         if any(x.data_ptr() != positions.data_ptr() or x.shape != index.shape for x in given):
@@ -162,21 +166,25 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
         raise ValueError(f"{name} must be on {tokens.device}, got {starts.device}")
     if torch.compiler.is_compiling():
         return
-    # To look at the numbers is to wait for the device: once for all layers of a model.
-    waits = starts.device.type != "cpu" and not starts.is_inference()
-    if waits and _found_right.get(starts) == (starts._version, len(tokens)):
+    keeps = _looking_waits(starts) and not starts.is_inference()  # those have no version
+    if keeps and _found_right.get(starts) == (starts._version, len(tokens)):
         return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
         raise ValueError(f"{name} must rise from 0 to the {len(tokens)} tokens, got {listed}")
-    if waits:
+    if keeps:
         _found_right[starts] = (starts._version, len(tokens))
+
+
+def _looking_waits(starts: Tensor) -> bool:
+    """Whether a look at the numbers waits for a device, and should be one for all layers of a model."""
+    return starts.device.type != "cpu"
 
 
 def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     """Each token's sequence, and its place within it."""
     index = torch.arange(tokens, device=starts.device)
-    segments = torch.searchsorted(starts[1:].contiguous(), index, right=True)
+    segments = torch.searchsorted(starts[1:].contiguous(), index, right=True, out_int32=True)
     return segments, index - starts[segments]
 
 
@@ -190,12 +198,12 @@ def _token_lengths(
 ) -> tuple[Tensor, Tensor]:
     """The length of each token's sequence, for queries and for keys."""
     if lengths is None:
-        lengths = q_segments.new_zeros(sequences)
+        lengths = q_segments.new_zeros(sequences, dtype=torch.long)
         pairs = ((q_positions, q_segments), (k_positions, k_segments))
         for positions, segments in pairs:
             if positions is not None:
                 flat = positions.flatten() if positions.dim() < 3 else positions.amax(0).flatten()
-                lengths = lengths.scatter_reduce(0, segments, flat + 1, "amax")
+                lengths = lengths.scatter_reduce(0, segments.long(), flat + 1, "amax")
     else:
         check_rank("lengths", lengths, "sequences")
         if lengths.is_floating_point() or len(lengths) != sequences:
