@@ -105,11 +105,19 @@ def test_kernels_of_few_queries_of_grouped_heads_fit(capability, bias, head_dim)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bias", ["alibi", "t5", "both rows"])
+@pytest.mark.parametrize(
+    ("bias", "told"),
+    [
+        ("alibi", ["segments"]),
+        *(
+            (bias, ["positions", "indices", "segments", "padding"])
+            for bias in ("alibi", "t5", "both rows")
+        ),
+    ],
+)
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_what_is_told_of_tokens_fits_beside_wide_heads(capability, bias):
+def test_what_is_told_of_tokens_fits_beside_wide_heads(capability, bias, told):
     """Positions, ids and padding have their room in a pipeline too, which queries, keys and values nearly fill."""
-    told = ["positions", "indices", "segments", "padding"]
     kernels = _compile(capability, "bfloat16", 128, bias, told=told)
     del kernels["_tile_ranges_kernel"]
     if (

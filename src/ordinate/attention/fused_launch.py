@@ -100,13 +100,13 @@ class Launch:
         """What the tiles of a kernel need room for beside q, k, v and their gradients."""
         queries = (self.q_positions, self.q_index, self.q_segments)
         keys = (self.k_positions, self.k_index, self.k_segments, self.key)
-        # Gradients are added up at distances that are data from another layout than products have: float32, and
-        # a quarter more as compiled.
+        # What is added up at distances that are data has another layout than products have: as compiled, 5 bytes a pair
+        # to change it, or 10 on Blackwell.
         scattered = (self.table is not None or self.key_row is not None) and not self.aligned
         return Beside(
             sum(x.element_size() for x in queries if x is not None),
             sum(x.element_size() for x in keys if x is not None),
-            5 if kernel == "keys" and scattered else 0,
+            10 if kernel == "keys" and scattered else 0,
         )
 
     @property

@@ -98,9 +98,11 @@ def padded(dim: int) -> int:
 
 @functools.cache
 def shared_memory_of(device: torch.device) -> int:
-    """How many bytes of a GPU's shared memory one program may have."""
+    """How many bytes of a GPU's shared memory the tiles of one program may have."""
     properties = torch.cuda.get_device_properties(device)
-    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    # Compiled for Blackwell, a program needs a little for itself, and more for every vector than elsewhere.
+    reserved = 2048 if properties.major >= 10 else 0
+    return properties.shared_memory_per_block_optin - reserved  # type: ignore[attr-defined]
 
 
 def key_shares(programs: int, k_len: int, n: int, device: torch.device) -> int:

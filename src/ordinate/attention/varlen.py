@@ -129,6 +129,10 @@ def attention_varlen(
     return result[0].transpose(0, 1)
 
 
+#: Biases that read nothing of positions but distances; a subclass may.
+_OF_DISTANCES = (LinearBias, DistanceBias, RowBias)
+
+
 def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
     """The same for tokens of one sequence, which alone see each other, with indices in the place of their positions.
 
@@ -140,11 +144,7 @@ def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
     index = torch.arange(len(positions), device=positions.device)[None]
 
     def told(part: Bias) -> Bias:
-        if type(part) not in (
-            LinearBias,
-            DistanceBias,
-            RowBias,
-        ):  # a kind of its own may read more than distances
+        if not isinstance(part, _OF_DISTANCES) or type(part) not in _OF_DISTANCES:
             return part
         given = (part.q_positions, part.k_positions)
         if any(x.data_ptr() != positions.data_ptr() or x.shape != index.shape for x in given):
