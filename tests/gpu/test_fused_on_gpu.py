@@ -102,6 +102,13 @@ def test_positions_are_data_whatever_their_order(bias, positions):
     check(Case(bias, "full", positions, _sizes(64), torch.bfloat16, "cuda"))
 
 
+@pytest.mark.parametrize("mask", ["segments", "all_at_once"])
+@pytest.mark.parametrize("bias", ["line", "t5_both_ways", "both_rows", "sum_of_all"])
+def test_wide_heads_of_tokens_that_are_told_much_of(bias, mask):
+    """Their keys and values leave little shared memory for positions, segments and padding."""
+    check(Case(bias, mask, "gaps", _sizes(128), torch.bfloat16, "cuda"))
+
+
 @pytest.mark.parametrize(
     ("q_len", "k_len"),
     [(1, 1), (1, 300), (300, 1), (64, 64), (65, 129), (256, 512), (333, 77), (190, 333)],
