@@ -14,7 +14,8 @@ import torch
 
 # Nobody steps through these kernels, and without line numbers they compile in four fifths of the time. Read by Triton
 # when it compiles, here and in the processes below.
-os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
+if torch.cuda.is_available():
+    os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
 
 #: Set to "index/count" in a process that compiles the kernels of a share of the tests.
 _SHARE = "ORDINATE_COMPILED_SHARE"

@@ -98,6 +98,7 @@ class _Compiled:
         self.found[self.kernel.__name__] = {
             "shared memory": compiled.metadata.shared,
             "bytes of machine code": len(compiled.asm["cubin"]),
+            "products": compiled.asm["ptx"].count("wgmma.mma_async"),
         }
 
 
