@@ -100,8 +100,8 @@ class Launch:
         """What the tiles of a kernel need room for beside q, k, v and their gradients."""
         queries = (self.q_positions, self.q_index, self.q_segments)
         keys = (self.k_positions, self.k_index, self.k_segments, self.key)
-        # What is added up at distances that are data has another layout than products have: as compiled, 5 bytes a pair
-        # to change it, or 10 on Blackwell.
+        # What is added up at distances that are data has another layout than products have. To change it takes up to 5
+        # bytes a pair as compiled for sm_80 to sm_90, and 10 for sm_100; with 10 for all it fits everywhere.
         scattered = (self.table is not None or self.key_row is not None) and not self.aligned
         return Beside(
             sum(x.element_size() for x in queries if x is not None),

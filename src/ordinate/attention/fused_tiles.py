@@ -26,9 +26,9 @@ class Tile(NamedTuple):
 class Beside(NamedTuple):
     """How many bytes there are for each query, key and pair of a tile beside q, k, v and gradients."""
 
-    query: int = 0
-    key: int = 0
-    pair: int = 0
+    query: int
+    key: int
+    pair: int
 
 
 # For head dims up to 64 and 128 the fastest of those measured on an H200, up to 256 what fits. "line" is for slopes and

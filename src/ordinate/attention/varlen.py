@@ -144,6 +144,7 @@ def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
     index = torch.arange(len(positions), device=positions.device)[None]
 
     def told(part: Bias) -> Bias:
+        # The first condition follows from the second, but tells the type checker.
         if not isinstance(part, _OF_DISTANCES) or type(part) not in _OF_DISTANCES:
             return part
         given = (part.q_positions, part.k_positions)
