@@ -117,19 +117,12 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, told: Collectio
     }
     options = {name: value for what in told for name, value in further[what].items()}
     call = api._prepare(q, k, v, encoding, causal=causal, **options)
-    mask = call.mask
     if "indices" in told:
-        mask = replace(mask, q_index=tokens[None, -q.shape[2] :], k_index=tokens[None])
-    terms = fused.gather_terms(call.parts, call.scale, mask.key_padding)
-    biases = [
-        None if x is None else x.detach()
-        for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
-    ]
-    arguments = (
-        q, k, v, *biases, terms.q_positions, terms.k_positions,
-        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, None,
-        terms.symmetric, terms.aligned, terms.lo, causal, None, call.scale, None, 0.0,
-    )  # fmt: skip
+        indices = {"q_index": tokens[None, -q.shape[2] :], "k_index": tokens[None]}
+        call = replace(call, mask=replace(call.mask, **indices))
+    _, _, _, *rest = fused.operator_inputs(call)
+    biases = [None if x is None else x.detach() for x in rest[:5]]
+    arguments = (q, k, v, *biases, *rest[5:])
     out, lse = fused_op.forward(*arguments)
     fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
     for part in call.parts:

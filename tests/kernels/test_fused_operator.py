@@ -221,19 +221,10 @@ def _operator_arguments(case: Case, *, requires_grad: bool, p: float = 0.0) -> t
     from ordinate.attention import api, fused
 
     leaves = {name: leaf.detach().requires_grad_(requires_grad) for name, leaf in case.leaves().items()}
-    call = api._prepare(**case.arguments(leaves))
-    mask = call.mask
-    terms = fused.gather_terms(call.parts, call.scale, mask.key_padding)
-    biases = [
-        None if x is None else x.detach().requires_grad_(requires_grad)
-        for x in (terms.slopes, terms.table, terms.key, terms.row, terms.key_row)
-    ]
-    seed = torch.tensor(7, dtype=torch.int32, device=case.device) if p else None
-    return (
-        call.q, call.k, call.v, *biases, terms.q_positions, terms.k_positions,
-        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, seed,
-        terms.symmetric, terms.aligned, terms.lo, mask.causal, mask.window, call.scale, None, p,
-    )  # fmt: skip
+    call = api._prepare(**case.arguments(leaves), dropout_p=p)
+    q, k, v, *rest = fused.operator_inputs(call)
+    biases = [None if x is None else x.detach().requires_grad_(requires_grad) for x in rest[:5]]
+    return q, k, v, *biases, *rest[5:]
 
 
 _OPERATOR_CASES = [

@@ -1,10 +1,12 @@
-"""Sequences behind one another: most of their tiles need no mask, and their names may be any integers."""
+"""Sequences behind one another, and padding: few of their tiles need a mask, and tiles nobody sees are not read."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from fused_cases import Case, Sizes, check
+
+import ordinate
 
 pytestmark = [
     pytest.mark.plain,
@@ -36,3 +38,67 @@ def test_segments_may_be_named_by_any_integer(dtype, device):
     if dtype == torch.int64:  # of which the lower half is the same
         ids = ids * 2**32
     check(case, q_segment_ids=ids.to(dtype))
+
+
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize("padded", ["left", "right"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", ["none", "clipped", "every_distance", "sum_of_all"])
+def test_padding_of_many_tiles(bias, causal, padded, device):
+    """Of two rows, one is padded by less than a tile."""
+    sizes = Sizes(100, 120, batch=2, heads=1, kv_heads=1)
+    padding = torch.arange(120) >= torch.tensor([[50], [117]])
+    padding = padding.flip(1) if padded == "left" else padding
+    check(
+        Case(bias, "full", sizes=sizes, device=str(device)),
+        causal=causal,
+        key_padding_mask=padding.to(device),
+    )
+
+
+@pytest.mark.parametrize("bias", ["none", "line", "clipped", "every_distance"])
+def test_tiles_of_padding_are_not_read(bias, device):
+    """No tile is longer than 128 tokens, and none that is visited reaches as far as what is poisoned."""
+    case = Case(bias, "full", sizes=Sizes(384, 384, heads=1, kv_heads=1), device=str(device))
+    leaves = case.leaves()
+    with torch.no_grad():
+        for name in ("k", "v"):
+            leaves[name][:, :, 256:] = torch.nan
+    padding = (torch.arange(384, device=device) >= 120)[None]
+    out = ordinate.attention(**case.arguments(leaves, key_padding_mask=padding), impl="fused")
+    for gradient in torch.autograd.grad(out.sum(), list(leaves.values())):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("largest", [1, None])
+def test_padding_beside_segments_of_any_name(largest, dtype, device):
+    """Also beside the largest integer there is."""
+    ids = torch.zeros(50, dtype=dtype, device=device)
+    ids[20:] = torch.iinfo(dtype).max if largest is None else largest
+    padding = (torch.arange(50, device=device) % 7 == 3)[None]
+    check(Case("none", "full", device=str(device)), q_segment_ids=ids, key_padding_mask=padding)
+
+
+@pytest.mark.parametrize("shift", [-24, 0, 40])
+@pytest.mark.parametrize("start", [0, 16 * 40])
+@pytest.mark.parametrize(
+    "starts", [[], [700], [5, 16 * 64], [16 * k for k in range(60)], [16 * 63, 16 * 64], [3, 1100]]
+)
+def test_the_first_run_of_tiles_of_one_sequence_along_a_diagonal(starts, start, shift, device):
+    """Looked for among 64 tiles at a time; here are 75."""
+    from segment_runs import first_run_kernel
+
+    tokens, end = torch.arange(1250), 1200
+    ids = torch.searchsorted(torch.tensor(starts, dtype=torch.int64), tokens, right=True).int()
+    found = torch.empty(2, dtype=torch.int32, device=device)
+    first_run_kernel[(1,)](
+        ids.to(device), ids.to(device), found, start, end, shift, 1250, 1250, M=16, N=16
+    )
+    of_one = [
+        len({*ids[m0 : m0 + 16].tolist(), *ids[(m0 + shift + tokens[:16]).clamp(0, 1249)].tolist()}) == 1
+        for m0 in range(start, end, 16)
+    ]
+    first = of_one.index(True) if True in of_one else len(of_one)
+    length = [*of_one[first:], False].index(False)
+    assert found.tolist() == [start + 16 * first, start + 16 * (first + length)]

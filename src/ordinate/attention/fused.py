@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from .call import Call, Result
+from .mask import Mask
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -122,8 +123,8 @@ class Terms:
     aligned: bool = True
 
 
-def gather_terms(parts: tuple[Bias, ...], scale: float, padding: Tensor | None = None) -> Terms:
-    """Bring each part, and padding, to float32 and to the logits' units, with autograd watching."""
+def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
+    """Bring each part to float32 and to the logits' units, with autograd watching."""
     from .fused_rows import projected  # needs Triton
 
     slopes = table = key = row = key_row = None
@@ -147,8 +148,6 @@ def gather_terms(parts: tuple[Bias, ...], scale: float, padding: Tensor | None =
                 row = rows
             else:
                 key_row = rows
-    if padding is not None:
-        key = _hide(padding, key)
     if pair is None:
         return Terms(key=key)
     return Terms(
@@ -160,18 +159,6 @@ def gather_terms(parts: tuple[Bias, ...], scale: float, padding: Tensor | None =
 
 def _as_logits(values: Tensor, part: Bias, scale: float) -> Tensor:
     return values.float() * scale if part.scaled else values.float()
-
-
-def _hide(padding: Tensor, key: Tensor | None) -> Tensor:
-    """What the logits of each key get: -inf where nobody sees it, which costs the kernels less than a mask.
-
-    That is a sum, so the product of what lies in k there with any query must be finite, as what lies in v must for the
-    product with a weight of 0.
-    """
-    hidden = padding[:, None]
-    if key is None:  # one vector for all heads
-        return torch.zeros_like(hidden, dtype=torch.float32).masked_fill_(hidden, -torch.inf)
-    return torch.where(hidden, -torch.inf, key)
 
 
 def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor:
@@ -188,19 +175,38 @@ def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor
     )
 
 
-def run(call: Call) -> Result:
-    from . import fused_op  # registers the operators, and needs Triton
+def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
+    """Of queries and keys. Padding is a segment of its own, which no query is in."""
+    q_segments, k_segments, padding = mask.q_segments, mask.k_segments, mask.key_padding
+    if padding is None:
+        return q_segments, k_segments
+    if q_segments is None or k_segments is None:
+        return padding.new_zeros(1, mask.q_len, dtype=torch.int32), padding.to(torch.int32)
+    if q_segments.numel() == 0:
+        return q_segments, k_segments
+    # Beyond the largest integer comes the smallest; queries that have both are not foreseen.
+    return q_segments, torch.where(padding, q_segments.amax() + 1, k_segments)
 
+
+def operator_inputs(call: Call) -> tuple:
+    """What `fused_op.attention` takes for a call, in its order."""
     mask = call.mask
-    terms = gather_terms(call.parts, call.scale, mask.key_padding)
+    terms = gather_terms(call.parts, call.scale)
+    q_segments, k_segments = _segments(mask)
     seed = None
     if call.dropout_p:
         seed = torch.randint(2**31 - 1, (), dtype=torch.int32, device=call.q.device)
-    return fused_op.attention(
+    return (
         call.q, call.k, call.v,
         terms.slopes, terms.table, terms.key, terms.row, terms.key_row,
         terms.q_positions, terms.k_positions,
-        mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, seed,
+        mask.q_index, mask.k_index, q_segments, k_segments, seed,
         terms.symmetric, terms.aligned, terms.lo, mask.causal, mask.window,
         call.scale, call.softcap, call.dropout_p,
     )  # fmt: skip
+
+
+def run(call: Call) -> Result:
+    from . import fused_op  # registers the operators, and needs Triton
+
+    return fused_op.attention(*operator_inputs(call))

@@ -46,18 +46,8 @@ class Launch:
         for name in ("slopes", "table", "key", "row", "key_row", "q_positions", "k_positions"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value.contiguous())
-        for name in ("q_index", "k_index", "q_segments", "k_segments"):
-            value = getattr(self, name)
-            if value is not None:
-                # One batch stride serves indices and segments of a side.
-                rows = self.q.shape[0] if value.shape[0] != 1 or self._batched_tokens() else 1
-                value = value if value.dtype == torch.int32 else value.long()
-                value = value.expand(rows, -1).contiguous()
-            setattr(self, name, value)
-
-    def _batched_tokens(self) -> bool:
-        tokens = (self.q_index, self.k_index, self.q_segments, self.k_segments)
-        return any(value is not None and value.shape[0] > 1 for value in tokens)
+        self.q_index, self.q_segments = _numbers_of_tokens(self.q_index, self.q_segments)
+        self.k_index, self.k_segments = _numbers_of_tokens(self.k_index, self.k_segments)
 
     def signature(self) -> tuple[Any, ...]:
         """Everything but the contents of the tensors: calls that agree in it are launched alike."""
@@ -218,6 +208,15 @@ class Launch:
             "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
             "WHOLE": whole, "FAR_TILES": apart and self.looked_up and not whole,
         }  # fmt: skip
+
+
+def _numbers_of_tokens(*numbers: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Indices and segments of one side, which share a stride from row to row, as 32 or 64 bits."""
+    rows = next((x.shape[0] for x in numbers if x is not None and x.shape[0] != 1), 1)
+    return tuple(
+        None if x is None else (x if x.dtype == torch.int32 else x.long()).expand(rows, -1).contiguous()
+        for x in numbers
+    )
 
 
 def rows_of_unit_stride(x: Tensor) -> Tensor:

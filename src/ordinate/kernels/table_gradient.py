@@ -10,13 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import kept, line_over_keys, row_term, tile_and_head, tile_logits, visible
+from .tiles import bounds, first_run, kept, line_over_keys, row_term, tile_and_head, tile_logits, visible
 
 
 @triton.jit
-def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS: tl.constexpr):
+def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, LOOK: tl.constexpr):
     """Whether queries and keys of a tile may; most tiles of a diagonal lie between two sequences."""
-    if SEGMENTS:
+    if LOOK:
         q_segment = tl.load(q_segment_ptr + tl.minimum(qi, q_len - 1))
         k_segment = tl.load(k_segment_ptr + tl.minimum(tl.maximum(kj, 0), k_len - 1))
         return (tl.min(q_segment, 0) <= tl.max(k_segment, 0)) & (
@@ -24,6 +24,22 @@ def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENT
         )
     else:
         return True
+
+
+@triton.jit
+def _of_one_segment(
+    q_segment_ptr, k_segment_ptr, start, end, shift, q_len, k_len, M: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    """The first run of tiles in ``[start, end)`` that are of one segment alone."""
+    TILES: tl.constexpr = 1024 // N
+    full_start, full_end = end, end
+    for begin in range(start, end, TILES * M):
+        m0 = begin + tl.arange(0, TILES) * M
+        q_least, q_greatest = bounds(q_segment_ptr, m0, q_len, M)
+        k_least, k_greatest = bounds(k_segment_ptr, m0 + shift, k_len, N)
+        same = (q_least == q_greatest) & (k_least == q_least) & (k_greatest == q_least) & (m0 < end)
+        full_start, full_end = first_run(full_start, full_end, same, m0, end)
+    return full_start, full_end
 
 
 @triton.jit
@@ -46,7 +62,7 @@ def _pull_to_diagonal(
     for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
         qi = m0 + rows
         kj = m0 + shift + columns
-        if _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS):
+        if _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS and MASKED):
             queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
             gradients = (grad_ptr + (m0 + zero) * grad_stride) + (
                 rows[:, None] * grad_stride + dv[None, :]
@@ -109,7 +125,6 @@ def _table_grad_kernel(
     ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2N]``: entry ``i - j + N - 1`` of a diagonal of M × N tiles, M ≤ N."""
-    MASKED: tl.constexpr = SEGMENTS or ALL_MASKED
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * N  # of a tile's first query and first key
@@ -153,7 +168,11 @@ def _table_grad_kernel(
             lowest = 1 - window
     all_seen = (distance - (N - 1) >= lowest) & (distance + (M - 1) <= highest)
     full_start, full_end = tl.where(all_seen, full_start, start), tl.where(all_seen, full_end, start)
-    if MASKED:
+    if SEGMENTS and not ALL_MASKED:
+        full_start, full_end = _of_one_segment(
+            q_segment_ptr, k_segment_ptr, full_start, full_end, shift, q_len, k_len, M, N
+        )
+    if ALL_MASKED:
         full_start, full_end = start, start
     acc = tl.zeros([M, N], dtype=tl.float32)
     for third in tl.static_range(3):
@@ -162,7 +181,7 @@ def _table_grad_kernel(
             first, last = full_start, full_end
         if third == 2:
             first, last = full_end, end
-        if third == 2 or not MASKED:
+        if third == 2 or not ALL_MASKED:
             acc = _pull_to_diagonal(
                 acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
                 table_ptr, key_ptr, row_ptr, key_row_ptr,

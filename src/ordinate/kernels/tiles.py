@@ -248,6 +248,25 @@ def visible(
 
 
 @triton.jit
+def bounds(values_ptr, starts, length, SIZE: tl.constexpr):
+    """The least and the greatest value in each of some tiles of SIZE tokens, of which some may be beyond the last."""
+    tokens = starts[:, None] + tl.arange(0, SIZE)[None, :]
+    values = tl.load(values_ptr + tl.minimum(tl.maximum(tokens, 0), length - 1))
+    return tl.min(values, 1), tl.max(values, 1)
+
+
+@triton.jit
+def first_run(start, end, holds, numbers, last):
+    """From where to where something holds for the first time, given that for the numbers before these.
+
+    Nothing found yet is a run from ``last`` to ``last``, beyond which numbers do not count.
+    """
+    start = tl.minimum(start, tl.min(tl.where(holds, numbers, last), 0))
+    broken = (numbers > start) & (numbers < last) & (holds == 0)
+    return start, tl.minimum(end, tl.min(tl.where(broken, numbers, last), 0))
+
+
+@triton.jit
 def kept(qi, kj, seed, k_len, dropout_p):
     """Dropout's multiplier, the same in every kernel that asks for a pair."""
     return tl.where(tl.rand(seed, qi * k_len + kj) >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
