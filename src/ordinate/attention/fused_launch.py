@@ -119,31 +119,27 @@ class Launch:
         covers = self.lo <= least and self.hi >= self.k.shape[2] - 1
         return self.table is not None and self.aligned and covers
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor | None]:
         """What every kernel reads beside q, k and v."""
-        names = {
+        return {
             "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
             "key_row_ptr": self.key_row,
             "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
             "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
             "seed_ptr": self.seed,
         }  # fmt: skip
-        return self._followed_or_not(names)
 
-    def tile_tensors(self, find_ranges: Step | None) -> dict[str, Tensor]:
+    def tile_tensors(self, find_ranges: Step | None) -> dict[str, Tensor | None]:
         """Where positions and segments are data: the positions, and which tiles have to do with each other."""
-        positions = self._followed_or_not({"q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions})
+        positions = {"q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions}
         if find_ranges is None:
-            return {**positions, "range_ptr": self.q}
+            return {**positions, "range_ptr": None}
         rows, tiles, _ = find_ranges.grid
         ranges = torch.empty(rows, tiles, RANGE.value, dtype=torch.int32, device=self.q.device)
-        segments = {"q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments}
-        find_ranges(**positions, **self._followed_or_not(segments), range_ptr=ranges)
+        find_ranges(
+            **positions, q_segment_ptr=self.q_segments, k_segment_ptr=self.k_segments, range_ptr=ranges
+        )
         return {**positions, "range_ptr": ranges}
-
-    def _followed_or_not(self, names: dict[str, Tensor | None]) -> dict[str, Tensor]:
-        """Kernels do not follow pointers to what is not there, but something must be passed."""
-        return {name: self.q if value is None else value for name, value in names.items()}
 
     @property
     def has_far_positions(self) -> bool:

@@ -116,17 +116,17 @@ def backward(
         out_ptr=out,
         grad_ptr=grad,
         lse_ptr=lse,
-        grad_lse_ptr=lse if lse_pull is None else lse_pull,
+        grad_lse_ptr=lse_pull,
         shared_ptr=shared,
         level_ptr=level,
         table_ptr=biases["table_ptr"],
         row_ptr=biases["row_ptr"],
     )
-    common = {
+    common: dict[str, Tensor | None] = {
         "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "level_ptr": level,
         "shared_ptr": shared, **biases,
     }  # fmt: skip
-    sums = shared  # a pointer that is not followed
+    sums = None
     if plan.table is not None:
         sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
     elif plan.own_tables:
@@ -156,20 +156,21 @@ def _zeros(q: Tensor, tensor: Tensor | None, wanted: bool) -> Tensor:
 
 
 def _queries_backward(
-    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
+    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
     grad_lse: Tensor | None, grad_row: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
-    past = future = common["shared_ptr"]  # a pointer that is not followed
+    q = launch.q
+    past = future = row_grad = None
     if plan.table_ends:
-        past, future = torch.empty((2, *past.shape), dtype=torch.float32, device=past.device).unbind(0)
-    row_grad = _of_every_sequence(grads["row"], launch.q.shape[0]) if grad_row else past
+        past, future = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device).unbind(0)
+    if grad_row:
+        row_grad = _of_every_sequence(grads["row"], q.shape[0])
     plan.queries(
         **common, **launch.tile_tensors(plan.ranges_of_queries), grad_q_ptr=grads["q"],
-        grad_row_ptr=row_grad, past_ptr=past, future_ptr=future,
-        grad_lse_ptr=past if grad_lse is None else grad_lse,
+        grad_row_ptr=row_grad, past_ptr=past, future_ptr=future, grad_lse_ptr=grad_lse,
     )  # fmt: skip
-    if grad_row:
+    if row_grad is not None:
         _sum_sequences(grads["row"], row_grad)
     return past, future
 
@@ -186,16 +187,15 @@ def _sum_sequences(grad: Tensor, found: Tensor) -> None:
 
 
 def _keys_backward(
-    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor], grads: dict[str, Tensor],
-    into_table: Tensor, grad_slopes: bool, grad_key: bool, grad_key_row: bool,
+    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
+    into_table: Tensor | None, grad_slopes: bool, grad_key: bool, grad_key_row: bool,
 ) -> None:  # fmt: skip
     """The gradients of k and v, of vectors and rows of keys, of slopes, and of a table between its ends.
 
     The last only where positions are data; `table_gradient` has it for those that are not.
     """
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
-    # A pointer that is not followed.
-    key_grad = row_grad = slope_shares = common["shared_ptr"]
+    key_grad = row_grad = slope_shares = None
     if grad_key:
         key_grad = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
     if grad_key_row:
@@ -209,11 +209,11 @@ def _keys_backward(
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
         grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
-    if grad_key:
+    if key_grad is not None:
         grads["key"].copy_(key_grad.sum_to_size(grads["key"].shape))
-    if grad_key_row:
+    if row_grad is not None:
         _sum_sequences(grads["key_row"], row_grad)
-    if grad_slopes:
+    if slope_shares is not None:
         torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,16 +23,19 @@ class Step:
         # Triton's default for sums of products is about to change.
         self.arguments = {"enable_fp_fusion": True, **arguments}
         self.kernel, self.grid = kernel, (*grid, 1, 1)[:3]
-        self.compiled: dict[tuple[bool, ...], Any] = {}
+        self.compiled: dict[tuple[bool, ...], Callable] = {}
         if isinstance(kernel, JITFunction):  # not the interpreter
             self.values = [arguments.get(name) for name in kernel.arg_names]
             self.places = {name: place for place, name in enumerate(kernel.arg_names)}
 
-    def __call__(self, **tensors: Tensor) -> None:
+    def __call__(self, **given: Tensor | None) -> None:
+        """Launch with these tensors. Kernels do not follow pointers to those that are not there."""
+        stand_in = next(tensor for tensor in given.values() if tensor is not None)
+        tensors = {name: stand_in if tensor is None else tensor for name, tensor in given.items()}
         if not isinstance(self.kernel, JITFunction):
             self.kernel[self.grid](**self.arguments, **tensors)
             return
-        device = next(iter(tensors.values())).device
+        device = stand_in.device
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one
                 self._launch(tensors)
@@ -43,9 +47,9 @@ class Step:
         aligned = tuple([pointer % 16 == 0 for pointer in pointers])
         compiled = self.compiled.get(aligned)
         if compiled is None:
-            self.compiled[aligned] = self.kernel[self.grid](**self.arguments, **tensors)
+            self.compiled[aligned] = self.kernel[self.grid](**self.arguments, **tensors)[self.grid]
             return
         values = self.values.copy()
         for name, pointer in zip(tensors, pointers, strict=True):
             values[self.places[name]] = pointer
-        compiled[self.grid](*values)
+        compiled(*values)
