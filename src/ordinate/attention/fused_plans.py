@@ -79,13 +79,15 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
     own, other = (m, n) if of_queries else (n, m)
     tiles = -(-(launch.q if of_queries else launch.k).shape[2] // own)
     numbers = {**launch.numbers(), **launch.tile_numbers(m, n, of_queries=of_queries)}
+    # How many tokens are looked at together: many where one program looks at all there are, as when decoding.
+    together, warps = (8192, 8) if tiles == 1 else (1024, 4)
     names = (
         "q_token_batch", "k_token_batch", "q_pos_batch", "k_pos_batch", "q_len", "k_len", "far_lo", "far_hi",
     )  # fmt: skip
     return Step(
         tile_ranges._tile_ranges_kernel, (launch.range_rows, tiles),
         {**{name: numbers[name] for name in names}, "M": m, "N": n, "OF_QUERIES": of_queries,
-         "SEGMENTS": segments, "FAR": far, "BLOCK": max(1, 1024 // other)},
+         "SEGMENTS": segments, "FAR": far, "BLOCK": max(1, together // other), "num_warps": warps},
     )  # fmt: skip
 
 
