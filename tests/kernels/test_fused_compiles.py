@@ -110,6 +110,8 @@ def test_kernels_of_few_queries_of_grouped_heads_fit(capability, bias, head_dim)
     ("bias", "told"),
     [
         ("alibi", ["segments"]),
+        ("t5", ["padding"]),
+        ("every distance", ["segments", "padding"]),
         *(
             (bias, ["positions", "indices", "segments", "padding"])
             for bias in ("alibi", "t5", "both rows")
@@ -121,9 +123,13 @@ def test_what_is_told_of_tokens_fits_beside_wide_heads(capability, bias, told):
     """Positions, ids and padding have their room in a pipeline too, which queries, keys and values nearly fill."""
     kernels = _compile(capability, "bfloat16", 128, bias, told=told)
     del kernels["_tile_ranges_kernel"]
-    # At positions that are data the kernel of the keys adds a table's gradient up, and no other does.
-    kernels.pop("_fold_table_kernel", None)
-    _assert_it_fits(kernels, capability, table=False, rows=bias == "both rows")
+    # At positions that are data the kernel of the keys adds a table's gradient up, and another only folds it.
+    table = bias in ("t5", "every distance")
+    if table and "positions" in told:
+        assert "_table_grad_kernel" not in kernels
+        del kernels["_fold_table_kernel"]
+        table = False
+    _assert_it_fits(kernels, capability, table=table, rows=bias == "both rows")
 
 
 @pytest.mark.slow

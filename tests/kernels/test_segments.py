@@ -70,14 +70,41 @@ def test_tiles_of_padding_are_not_read(bias, device):
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("largest", [1, None])
-def test_padding_beside_segments_of_any_name(largest, dtype, device):
-    """Also beside the largest integer there is."""
-    ids = torch.zeros(50, dtype=dtype, device=device)
-    ids[20:] = torch.iinfo(dtype).max if largest is None else largest
-    padding = (torch.arange(50, device=device) % 7 == 3)[None]
-    check(Case("none", "full", device=str(device)), q_segment_ids=ids, key_padding_mask=padding)
+@pytest.mark.parametrize(
+    ("of_queries", "of_keys", "names"),
+    [
+        (torch.int32, torch.int32, (0, 1)),
+        (torch.int32, torch.int32, (-(2**31), 2**31 - 1)),
+        (torch.uint8, torch.uint8, (0, 255)),
+        (torch.uint16, torch.uint16, (0, 65535)),
+        (torch.bool, torch.bool, (False, True)),
+        (torch.int64, torch.int64, (1 - 2**62, 2**62 - 1)),
+        (torch.int64, torch.int8, (44, 127)),
+    ],
+)
+def test_padding_beside_segments_of_any_name(of_queries, of_keys, names, device):
+    """Also beside the last integer of a kind, and of queries that are named by wider ones."""
+    first, second = names
+    at = torch.arange(50, device=device)
+    ids = torch.where(at < 20, first, second)
+    check(
+        Case("none", "full", device=str(device)), key_padding_mask=(at % 7 == 3)[None],
+        q_segment_ids=ids.to(of_queries), k_segment_ids=ids.to(of_keys),
+    )  # fmt: skip
+
+
+def test_padding_behind_a_sequence_does_not_make_it_meet_others(device):
+    """Tiles are told apart by the least and the greatest name in them."""
+    from ordinate.attention import api, fused
+
+    tokens = torch.arange(60, device=device)
+    q = k = v = torch.zeros(1, 1, 60, 8, device=device)
+    call = api._prepare(
+        q, k, v, q_segment_ids=tokens // 20, key_padding_mask=tokens % 20 > 14, causal=True
+    )
+    q_segments, k_segments = fused._segments(call.mask)
+    assert (k_segments.diff() >= 0).all()
+    assert torch.equal(q_segments == k_segments, (tokens % 20 <= 14)[None])
 
 
 @pytest.mark.parametrize("shift", [-24, 0, 40])

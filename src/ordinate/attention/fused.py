@@ -176,16 +176,15 @@ def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor
 
 
 def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
-    """Of queries and keys. Padding is a segment of its own, which no query is in."""
+    """Of queries and keys. Padding is of segments that no query is in, each beside the one it is part of."""
     q_segments, k_segments, padding = mask.q_segments, mask.k_segments, mask.key_padding
     if padding is None:
         return q_segments, k_segments
     if q_segments is None or k_segments is None:
         return padding.new_zeros(1, mask.q_len, dtype=torch.int32), padding.to(torch.int32)
-    if q_segments.numel() == 0:
-        return q_segments, k_segments
-    # Beyond the largest integer comes the smallest; queries that have both are not foreseen.
-    return q_segments, torch.where(padding, q_segments.amax() + 1, k_segments)
+    # Even numbers and odd ones. A tile of keys is known by its least and its greatest: numbers far from its own would
+    # make it meet other sequences.
+    return 2 * q_segments.long(), 2 * k_segments.long() + padding
 
 
 def operator_inputs(call: Call) -> tuple:

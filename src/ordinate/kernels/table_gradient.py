@@ -10,12 +10,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import bounds, first_run, kept, line_over_keys, row_term, tile_and_head, tile_logits, visible
+from .tiles import (
+    first_run,
+    kept,
+    line_over_keys,
+    row_term,
+    tile_and_head,
+    tile_bounds,
+    tile_logits,
+    visible,
+)
 
 
 @triton.jit
 def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, LOOK: tl.constexpr):
-    """Whether queries and keys of a tile may; most tiles of a diagonal lie between two sequences."""
+    """Whether some query and some key of a tile may. LOOK where the answer is not always that they do.
+
+    Most tiles of a diagonal lie between two sequences.
+    """
     if LOOK:
         q_segment = tl.load(q_segment_ptr + tl.minimum(qi, q_len - 1))
         k_segment = tl.load(k_segment_ptr + tl.minimum(tl.maximum(kj, 0), k_len - 1))
@@ -35,8 +47,8 @@ def _of_one_segment(
     full_start, full_end = end, end
     for begin in range(start, end, TILES * M):
         m0 = begin + tl.arange(0, TILES) * M
-        q_least, q_greatest = bounds(q_segment_ptr, m0, q_len, M)
-        k_least, k_greatest = bounds(k_segment_ptr, m0 + shift, k_len, N)
+        q_least, q_greatest = tile_bounds(q_segment_ptr, m0, q_len, M)
+        k_least, k_greatest = tile_bounds(k_segment_ptr, m0 + shift, k_len, N)
         same = (q_least == q_greatest) & (k_least == q_least) & (k_greatest == q_least) & (m0 < end)
         full_start, full_end = first_run(full_start, full_end, same, m0, end)
     return full_start, full_end

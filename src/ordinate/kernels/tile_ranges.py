@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import RANGE, bounds, first_run, tile_and_head
+from .tiles import RANGE, first_run, tile_and_head, tile_bounds
 
 
 @triton.jit
@@ -38,12 +38,12 @@ def _tile_ranges_kernel(
         own_segment_ptr, other_segment_ptr = q_segment_ptr, k_segment_ptr
         if not OF_QUERIES:
             own_segment_ptr, other_segment_ptr = k_segment_ptr, q_segment_ptr
-        least, greatest = bounds(own_segment_ptr, own * OWN, own_len, OWN)
+        least, greatest = tile_bounds(own_segment_ptr, own * OWN, own_len, OWN)
     if FAR:
         own_pos_ptr, other_pos_ptr = q_pos_ptr, k_pos_ptr
         if not OF_QUERIES:
             own_pos_ptr, other_pos_ptr = k_pos_ptr, q_pos_ptr
-        own_first, own_last = bounds(own_pos_ptr, own * OWN, own_len, OWN)
+        own_first, own_last = tile_bounds(own_pos_ptr, own * OWN, own_len, OWN)
 
     others = tl.cdiv(other_len, OTHER) + tl.zeros([], dtype=tl.int32)  # a length of 1 is no variable
     start, end = others, others * 0
@@ -54,14 +54,14 @@ def _tile_ranges_kernel(
         meets = number < others
         same = meets
         if SEGMENTS:
-            low, high = bounds(other_segment_ptr, number * OTHER, other_len, OTHER)
+            low, high = tile_bounds(other_segment_ptr, number * OTHER, other_len, OTHER)
             meets = meets & (low <= greatest) & (high >= least)
             same = meets & (low == high) & (least == greatest)
         start = tl.minimum(start, tl.min(tl.where(meets, number, others), 0))
         end = tl.maximum(end, tl.max(tl.where(meets, number + 1, 0), 0))
         full_start, full_end = first_run(full_start, full_end, same, number, others)
         if FAR:
-            first, last = bounds(other_pos_ptr, number * OTHER, other_len, OTHER)
+            first, last = tile_bounds(other_pos_ptr, number * OTHER, other_len, OTHER)
             if OF_QUERIES:  # the keys before a query are its past
                 leads, trails = own_first - last >= far_hi, own_last - first <= far_lo
             else:

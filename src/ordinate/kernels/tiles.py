@@ -248,7 +248,7 @@ def visible(
 
 
 @triton.jit
-def bounds(values_ptr, starts, length, SIZE: tl.constexpr):
+def tile_bounds(values_ptr, starts, length, SIZE: tl.constexpr):
     """The least and the greatest value in each of some tiles of SIZE tokens, of which some may be beyond the last."""
     tokens = starts[:, None] + tl.arange(0, SIZE)[None, :]
     values = tl.load(values_ptr + tl.minimum(tl.maximum(tokens, 0), length - 1))
