@@ -63,10 +63,10 @@ def _compiled_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if _SHARE not in os.environ:
         return
     from ordinate.attention import fused_tiles
-    from ordinate.kernels.launch import Step
+    from ordinate.kernels.launch import Step, with_stand_ins
 
-    def compiled(step: Step, tensors: dict[str, torch.Tensor]) -> None:
-        step.kernel.warmup(grid=step.grid, **step.arguments, **tensors)
+    def compiled(step: Step, tensors: dict[str, torch.Tensor | None]) -> None:
+        step.kernel.warmup(grid=step.grid, **step.arguments, **with_stand_ins(tensors))
 
     for name in ("shared_memory_of", "_processors_of"):
         known = getattr(fused_tiles, name)(torch.device("cuda", 0))

@@ -137,7 +137,7 @@ class Launch:
         rows, tiles, _ = find_ranges.grid
         ranges = torch.empty(rows, tiles, RANGE.value, dtype=torch.int32, device=self.q.device)
         find_ranges(
-            **positions, q_segment_ptr=self.q_segments, k_segment_ptr=self.k_segments, range_ptr=ranges
+            range_ptr=ranges, q_segment_ptr=self.q_segments, k_segment_ptr=self.k_segments, **positions
         )
         return {**positions, "range_ptr": ranges}
 

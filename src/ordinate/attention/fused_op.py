@@ -137,7 +137,7 @@ def backward(
     if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
     if plan.fold is not None:
-        plan.fold(sums_ptr=sums, past_ptr=past, future_ptr=future, grad_table_ptr=grads["table"])
+        plan.fold(grad_table_ptr=grads["table"], sums_ptr=sums, past_ptr=past, future_ptr=future)
     return tuple(grads.values())  # type: ignore[return-value]
 
 

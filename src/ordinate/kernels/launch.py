@@ -28,28 +28,40 @@ class Step:
             self.values = [arguments.get(name) for name in kernel.arg_names]
             self.places = {name: place for place, name in enumerate(kernel.arg_names)}
 
-    def __call__(self, **given: Tensor | None) -> None:
-        """Launch with these tensors. Kernels do not follow pointers to those that are not there."""
-        stand_in = next(tensor for tensor in given.values() if tensor is not None)
-        tensors = {name: stand_in if tensor is None else tensor for name, tensor in given.items()}
+    def __call__(self, **tensors: Tensor | None) -> None:
+        """Launch with these tensors, of which the first is there."""
         if not isinstance(self.kernel, JITFunction):
-            self.kernel[self.grid](**self.arguments, **tensors)
+            self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
             return
-        device = stand_in.device
+        device = _first(tensors).device
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one
                 self._launch(tensors)
         else:
             self._launch(tensors)
 
-    def _launch(self, tensors: dict[str, Tensor]) -> None:
-        pointers = [tensor.data_ptr() for tensor in tensors.values()]
+    def _launch(self, tensors: dict[str, Tensor | None]) -> None:
+        stand_in = _first(tensors)
+        pointers = [(stand_in if x is None else x).data_ptr() for x in tensors.values()]
         aligned = tuple([pointer % 16 == 0 for pointer in pointers])
-        compiled = self.compiled.get(aligned)
-        if compiled is None:
-            self.compiled[aligned] = self.kernel[self.grid](**self.arguments, **tensors)[self.grid]
+        run = self.compiled.get(aligned)
+        if run is None:
+            compiled = self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
+            self.compiled[aligned] = compiled[self.grid]
             return
         values = self.values.copy()
         for name, pointer in zip(tensors, pointers, strict=True):
             values[self.places[name]] = pointer
-        compiled(*values)
+        run(*values)
+
+
+def with_stand_ins(tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    """Kernels do not follow pointers to what is not there, but something must be passed."""
+    stand_in = _first(tensors)
+    return {name: stand_in if x is None else x for name, x in tensors.items()}
+
+
+def _first(tensors: dict[str, Tensor | None]) -> Tensor:
+    first = next(iter(tensors.values()))
+    assert first is not None
+    return first
