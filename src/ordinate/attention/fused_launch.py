@@ -45,7 +45,8 @@ class Launch:
         self.q, self.k, self.v = (rows_of_unit_stride(x) for x in (self.q, self.k, self.v))
         for name in ("slopes", "table", "key", "row", "key_row", "q_positions", "k_positions"):
             value = getattr(self, name)
-            setattr(self, name, None if value is None else value.contiguous())
+            if value is not None:
+                setattr(self, name, value.contiguous())
         self.q_index, self.q_segments = _numbers_of_tokens(self.q_index, self.q_segments)
         self.k_index, self.k_segments = _numbers_of_tokens(self.k_index, self.k_segments)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -10,25 +11,22 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..direct import autograd_function, somebody_looks_on
 from .fused_launch import Launch, empty_as, rows_of_unit_stride
-from .fused_plans import BackwardPlan, ForwardPlan, kept_plan, plan_backward, plan_forward
+from .fused_plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
+
+_SCHEMA_TYPES = {
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "int": "int", "int | None": "int?",
+    "float": "float", "float | None": "float?",
+}  # fmt: skip
+#: The operators' arguments are the fields of `Launch`, in their order.
+_INPUTS = ", ".join(f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields(Launch))
+_COUNT = len(fields(Launch))
+_TENSORS = sum("Tensor" in str(field.type) for field in fields(Launch))
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor,
-    slopes: Tensor | None, table: Tensor | None, key: Tensor | None,
-    row: Tensor | None, key_row: Tensor | None,
-    q_positions: Tensor | None, k_positions: Tensor | None,
-    q_index: Tensor | None, k_index: Tensor | None,
-    q_segments: Tensor | None, k_segments: Tensor | None, seed: Tensor | None,
-    symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
-    scale: float, softcap: float | None, dropout_p: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    launch = Launch(
-        q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
-        q_segments, k_segments, seed, symmetric, aligned, lo, causal, window, scale, softcap,
-        dropout_p,
-    )  # fmt: skip
-    q = launch.q
+def forward(*inputs) -> tuple[Tensor, Tensor]:
+    """The output and the logsumexp of each query's logits."""
+    launch = Launch(*inputs)
+    q, k, v = launch.q, launch.k, launch.v
     batch, heads, q_len, _ = q.shape
     out = empty_as(q, v.shape[-1])
     lse = q.new_empty(batch, heads, q_len, dtype=torch.float32)
@@ -42,7 +40,7 @@ def forward(
         into = q.new_empty(plan.shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
         into_lse = q.new_empty(plan.shares, batch, heads, q_len, dtype=torch.float32)
     plan.attend(
-        q_ptr=q, k_ptr=launch.k, v_ptr=launch.v, out_ptr=into, lse_ptr=into_lse, **launch.tensors(),
+        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=into, lse_ptr=into_lse, **launch.tensors(),
         **launch.tile_tensors(plan.ranges),
     )  # fmt: skip
     if plan.shares > 1:
@@ -50,7 +48,9 @@ def forward(
     return out, lse
 
 
-forward_op = torch.library.custom_op("ordinate::fused_attention", forward, mutates_args=())
+forward_op = torch.library.custom_op(
+    "ordinate::fused_attention", forward, mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)"
+)
 
 
 @forward_op.register_fake
@@ -59,86 +59,48 @@ def _(q, k, v, *_):
 
 
 def backward(
-    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor,
-    q: Tensor, k: Tensor, v: Tensor,
-    slopes: Tensor | None, table: Tensor | None, key: Tensor | None,
-    row: Tensor | None, key_row: Tensor | None,
-    q_positions: Tensor | None, k_positions: Tensor | None,
-    q_index: Tensor | None, k_index: Tensor | None,
-    q_segments: Tensor | None, k_segments: Tensor | None, seed: Tensor | None,
-    symmetric: bool, aligned: bool, lo: int, causal: bool, window: int | None,
-    scale: float, softcap: float | None, dropout_p: float,
-    grad_slopes: bool, grad_table: bool, grad_key: bool, grad_row: bool, grad_key_row: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, slopes, table, key, row and key_row; those not asked for come back empty."""
-    launch = Launch(
-        q, k, v, slopes, table, key, row, key_row, q_positions, k_positions, q_index, k_index,
-        q_segments, k_segments, seed, symmetric, aligned, lo, causal, window, scale, softcap,
-        dropout_p,
-    )  # fmt: skip
-    grad = rows_of_unit_stride(grad)
-    grads = {
-        "q": empty_as(launch.q, q.shape[-1]),
-        "k": empty_as(launch.k, k.shape[-1]),
-        "v": empty_as(launch.v, v.shape[-1]),
-        **{name: _zeros(q, tensor, wanted) for name, tensor, wanted in (
-            ("slopes", slopes, grad_slopes), ("table", table, grad_table),
-            ("key", key, grad_key), ("row", row, grad_row), ("key_row", key_row, grad_key_row),
-        )},
-    }  # fmt: skip
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *inputs_and_wanted
+) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k, v, slopes, table, key, row and key_row; None for those not `Wanted`."""
+    launch, wanted = Launch(*inputs_and_wanted[:_COUNT]), Wanted(*inputs_and_wanted[_COUNT:])
+    q, k, v = launch.q, launch.k, launch.v
+    grads = {name: empty_as(x, x.shape[-1]) for name, x in (("q", q), ("k", k), ("v", v))}
     if min(q.numel(), k.numel()) == 0:
-        for part in ("q", "k", "v"):
-            grads[part].zero_()
-        return tuple(grads.values())  # type: ignore[return-value]
-    wanted = (grad_slopes, grad_table, grad_key, grad_row, grad_key_row)
-    lse_pull = None if grad_lse is None else grad_lse.contiguous()
+        for found in grads.values():
+            found.zero_()
+        asked_for = [name for name, want in wanted._asdict().items() if want]
+        return _in_order(grads | {name: torch.zeros_like(getattr(launch, name)) for name in asked_for})
+    grad = rows_of_unit_stride(grad)
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
     deterministic = _must_be_deterministic()
+    signature = launch.signature(), grad.stride(), grad.dtype, out.stride(), out.dtype
     plan: BackwardPlan = kept_plan(
-        (
-            launch.signature(),
-            grad.stride(),
-            grad.dtype,
-            out.stride(),
-            out.dtype,
-            wanted,
-            grad_lse is None,
-            deterministic,
-        ),
+        (*signature, wanted, grad_lse is None, deterministic),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
+    shared = torch.empty_like(lse)
     # One level of the logits, or three where there are tables to be beyond.
-    rows = torch.empty(
-        (2 if table is None and row is None else 4, *lse.shape), dtype=torch.float32, device=lse.device
-    )
-    shared, level = rows[0], rows[1:]
+    level = lse.new_empty(1 if launch.table is None and launch.row is None else 3, *lse.shape)
     biases = launch.tensors()
     plan.shared(
-        out_ptr=out,
-        grad_ptr=grad,
-        lse_ptr=lse,
-        grad_lse_ptr=lse_pull,
-        shared_ptr=shared,
-        level_ptr=level,
-        table_ptr=biases["table_ptr"],
-        row_ptr=biases["row_ptr"],
-    )
+        out_ptr=out, grad_ptr=grad, lse_ptr=lse, grad_lse_ptr=grad_lse, shared_ptr=shared, level_ptr=level,
+        table_ptr=launch.table, row_ptr=launch.row,
+    )  # fmt: skip
     common: dict[str, Tensor | None] = {
-        "q_ptr": launch.q, "k_ptr": launch.k, "v_ptr": launch.v, "grad_ptr": grad, "level_ptr": level,
-        "shared_ptr": shared, **biases,
+        "q_ptr": q, "k_ptr": k, "v_ptr": v, "grad_ptr": grad, "level_ptr": level, "shared_ptr": shared, **biases,
     }  # fmt: skip
-    sums = None
-    if plan.table is not None:
-        sums = torch.empty(plan.table_sums, dtype=torch.float32, device=q.device)
-    elif plan.own_tables:
-        sums = torch.zeros(plan.table_sums, dtype=torch.float32, device=q.device)
-    past, future = _queries_backward(launch, plan, common, grads, lse_pull, grad_row)
-    into_table = grads["table"] if grad_table and not plan.own_tables else sums
-    _keys_backward(launch, plan, common, grads, into_table, grad_slopes, grad_key, grad_key_row)
+    sums = _room_for_table(launch, plan, grads) if wanted.table else None
+    past, future = _queries_backward(launch, plan, common, grads, lse, grad_lse, wanted)
+    _keys_backward(launch, plan, common, grads, sums if plan.own_tables else grads.get("table"), wanted)
     if plan.table is not None:
         plan.table(sums_ptr=sums, **common)
     if plan.fold is not None:
         plan.fold(grad_table_ptr=grads["table"], sums_ptr=sums, past_ptr=past, future_ptr=future)
-    return tuple(grads.values())  # type: ignore[return-value]
+    return _in_order(grads)
+
+
+def _in_order(grads: dict[str, Tensor]) -> tuple[Tensor | None, ...]:
+    return tuple([grads.get(name) for name in ("q", "k", "v", *Wanted._fields)])
 
 
 def _must_be_deterministic() -> bool:
@@ -149,75 +111,94 @@ def _must_be_deterministic() -> bool:
     )
 
 
-def _zeros(q: Tensor, tensor: Tensor | None, wanted: bool) -> Tensor:
-    if tensor is None or not wanted:
-        return q.new_empty(0, dtype=torch.float32)
-    return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+def _room_for_table(launch: Launch, plan: BackwardPlan, grads: dict[str, Tensor]) -> Tensor | None:
+    """For the gradient of the table, and for the sums that it is folded from, unless it is added up in place."""
+    assert launch.table is not None
+    if plan.table is None and not plan.own_tables:
+        grads["table"] = torch.zeros_like(launch.table)
+        return None
+    grads["table"] = torch.empty_like(launch.table)
+    make = torch.zeros if plan.own_tables else torch.empty
+    return make(plan.table_sums, dtype=torch.float32, device=launch.q.device)
 
 
 def _queries_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
-    grad_lse: Tensor | None, grad_row: bool,
+    lse: Tensor, grad_lse: Tensor | None, wanted: Wanted,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
-    q = launch.q
-    past = future = row_grad = None
+    past = future = rows = None
     if plan.table_ends:
-        past, future = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device).unbind(0)
-    if grad_row:
-        row_grad = _of_every_sequence(grads["row"], q.shape[0])
+        past, future = torch.empty_like(lse), torch.empty_like(lse)
+    if wanted.row:
+        rows = _rows_of_every_sequence(launch.row, launch)
     plan.queries(
         **common, **launch.tile_tensors(plan.ranges_of_queries), grad_q_ptr=grads["q"],
-        grad_row_ptr=row_grad, past_ptr=past, future_ptr=future, grad_lse_ptr=grad_lse,
+        grad_row_ptr=rows, past_ptr=past, future_ptr=future, grad_lse_ptr=grad_lse,
     )  # fmt: skip
-    if row_grad is not None:
-        _sum_sequences(grads["row"], row_grad)
+    if rows is not None:
+        grads["row"] = _summed_like(launch.row, rows)
     return past, future
-
-
-def _of_every_sequence(rows: Tensor, batch: int) -> Tensor:
-    """Room for the gradient of rows, zeros as yet, also where all sequences share them."""
-    return rows if rows.shape[0] == batch else rows.new_zeros(batch, *rows.shape[1:])
-
-
-def _sum_sequences(grad: Tensor, found: Tensor) -> None:
-    """Bring the gradient of every sequence's rows to the shape of theirs, which all may share."""
-    if found is not grad:
-        grad.copy_(found.sum(dim=0, keepdim=True))
 
 
 def _keys_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
-    into_table: Tensor | None, grad_slopes: bool, grad_key: bool, grad_key_row: bool,
+    into_table: Tensor | None, wanted: Wanted,
 ) -> None:  # fmt: skip
     """The gradients of k and v, of vectors and rows of keys, of slopes, and of a table between its ends.
 
     The last only where positions are data; `table_gradient` has it for those that are not.
     """
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
-    key_grad = row_grad = slope_shares = None
-    if grad_key:
-        key_grad = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
-    if grad_key_row:
-        row_grad = _of_every_sequence(grads["key_row"], batch)
-    if grad_slopes:
+    vectors = rows = slope_shares = None
+    if wanted.key:
+        vectors = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
+    if wanted.key_row:
+        rows = _rows_of_every_sequence(launch.key_row, launch)
+    if wanted.slopes:
         slope_shares = torch.empty(
             batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
         )
     plan.keys(
         **common, **launch.tile_tensors(plan.ranges_of_keys),
-        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=key_grad, grad_key_row_ptr=row_grad,
+        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=vectors, grad_key_row_ptr=rows,
         grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
-    if key_grad is not None:
-        grads["key"].copy_(key_grad.sum_to_size(grads["key"].shape))
-    if row_grad is not None:
-        _sum_sequences(grads["key_row"], row_grad)
+    if vectors is not None:
+        grads["key"] = _summed_like(launch.key, vectors)
+    if rows is not None:
+        grads["key_row"] = _summed_like(launch.key_row, rows)
     if slope_shares is not None:
-        torch.sum(slope_shares, dim=(0, 2), out=grads["slopes"])
+        grads["slopes"] = slope_shares.sum(dim=(0, 2))
 
 
-backward_op = torch.library.custom_op("ordinate::fused_attention_backward", backward, mutates_args=())
+def _rows_of_every_sequence(rows: Tensor | None, launch: Launch) -> Tensor:
+    """Zeros for the gradient of rows, also where all sequences share them."""
+    assert rows is not None
+    return rows.new_zeros(launch.q.shape[0], *rows.shape[1:])
+
+
+def _summed_like(shared: Tensor | None, found: Tensor) -> Tensor:
+    """What was found for every sequence and head, as the tensor has it that some of them may share."""
+    assert shared is not None
+    return found.sum_to_size(shared.shape)
+
+
+def _backward_of_tensors(*inputs) -> tuple[Tensor, ...]:
+    """An operator returns tensors: an empty one for what nobody asked for."""
+    out = inputs[2]
+    return tuple(
+        out.new_empty(0, dtype=torch.float32) if found is None else found for found in backward(*inputs)
+    )
+
+
+backward_op = torch.library.custom_op(
+    "ordinate::fused_attention_backward",
+    _backward_of_tensors,
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_INPUTS}, "
+    f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * 8)})",
+)
 
 
 @register_flop_formula(torch.ops.ordinate.fused_attention)
@@ -247,7 +228,7 @@ def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest
 
 
 def _setup_context(ctx, inputs, output):
-    tensors, settings = inputs[:15], inputs[15:]
+    tensors, settings = inputs[:_TENSORS], inputs[_TENSORS:]
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     ctx.set_materialize_grads(False)
@@ -256,14 +237,14 @@ def _setup_context(ctx, inputs, output):
 def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
     *tensors, out, lse = ctx.saved_tensors
     if grad is None and grad_lse is None:
-        return (None,) * 23
+        return (None,) * _COUNT
     wanted = [bool(need) for need in ctx.needs_input_grad[3:8]]
     grads = run_backward(
         torch.zeros_like(out) if grad is None else grad, grad_lse, out, lse,
         *tensors, *ctx.settings, *wanted,
     )  # fmt: skip
     biases = [g if want else None for g, want in zip(grads[3:], wanted, strict=True)]
-    return *grads[:3], *biases, *(None,) * 15
+    return *grads[:3], *biases, *(None,) * (_COUNT - 8)
 
 
 def _autograd(ctx, grad, grad_lse):

@@ -91,6 +91,16 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
     )  # fmt: skip
 
 
+class Wanted(NamedTuple):
+    """Which parts of a bias a gradient is asked for."""
+
+    slopes: bool
+    table: bool
+    key: bool
+    row: bool
+    key_row: bool
+
+
 class BackwardPlan(NamedTuple):
     shared: Step
     ranges_of_queries: Step | None
@@ -107,15 +117,14 @@ class BackwardPlan(NamedTuple):
 
 def plan_backward(
     launch: Launch, out: Tensor, grad: Tensor, grads: dict[str, Tensor],
-    wanted: tuple[bool, bool, bool, bool, bool], grad_lse: bool, deterministic: bool,
+    wanted: Wanted, grad_lse: bool, deterministic: bool,
 ) -> BackwardPlan:  # fmt: skip
-    grad_slopes, grad_table, grad_key, grad_row, grad_key_row = wanted
     batch, heads, q_len, v_dim = out.shape
     # With positions that are data, distances may repeat, and adding them up atomically has no order.
     in_order = deterministic and not launch.aligned
-    own_tables = in_order and grad_table
+    own_tables = in_order and wanted.table
     # A table that has every distance gets its ends as it gets all its entries, along diagonals.
-    table_ends = grad_table and not launch.whole
+    table_ends = wanted.table and not launch.whole
     levels = {"levels": batch * heads * q_len}
     numbers = {**launch.numbers(), **strides_of("grad", grad)}
     shared = Step(
@@ -128,8 +137,8 @@ def plan_backward(
     queries = Step(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
         {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
-         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE_ENDS": table_ends, "GRAD_ROW": grad_row,
-         "ORDERED": in_order and grad_row, "GRAD_LSE": grad_lse,
+         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE_ENDS": table_ends, "GRAD_ROW": wanted.row,
+         "ORDERED": in_order and wanted.row, "GRAD_LSE": grad_lse,
          # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
          "BALANCED": any(wanted), **of_queries},
     )  # fmt: skip
@@ -139,13 +148,13 @@ def plan_backward(
         key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
         {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
          **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]), **levels,
-         "GRAD_KEY": grad_key, "GRAD_KEY_ROW": grad_key_row, "SCATTER": grad_table and not launch.aligned,
-         "ORDERED": own_tables or (in_order and grad_key_row), "GRAD_SLOPE": grad_slopes,
+         "GRAD_KEY": wanted.key, "GRAD_KEY_ROW": wanted.key_row, "SCATTER": wanted.table and not launch.aligned,
+         "ORDERED": own_tables or (in_order and wanted.key_row), "GRAD_SLOPE": wanted.slopes,
          "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
     )  # fmt: skip
     table = fold = None
     sums: tuple[int, ...] = ()
-    if grad_table:
+    if wanted.table:
         table, sums, fold = _plan_table(launch, numbers, key_tiles if own_tables else 0)
     return BackwardPlan(
         shared,
