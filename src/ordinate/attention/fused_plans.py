@@ -28,8 +28,8 @@ def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
 
 def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
     return tile_config(
-        kernel, launch.bias_kind, launch.dropout_p > 0, launch.q, launch.v, launch.beside(kernel)
-    )
+        kernel, launch.bias_kind, launch.causal, launch.dropout_p > 0, launch.q, launch.v, launch.beside(kernel)
+    )  # fmt: skip
 
 
 class ForwardPlan(NamedTuple):

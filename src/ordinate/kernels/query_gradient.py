@@ -102,8 +102,10 @@ def _pull_to_queries(
     FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
-    # Where few tiles are looked up, their loop is best kept small; where all are, it needs its pipeline.
-    STAGES: tl.constexpr = 1 if SHORT and FAR == 0 else None
+    # A loop over few tiles is best kept small, without a pipeline: over those looked up where a table is short, and
+    # over those at the edges of a mask, unless windows or segments make them many.
+    EDGE: tl.constexpr = (PART == 0 or PART == 4) and not (WINDOWED or SEGMENTS)
+    STAGES: tl.constexpr = 1 if EDGE or (SHORT and FAR == 0) else None
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
