@@ -11,7 +11,7 @@ from torch import Tensor
 from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
 from ..kernels.launch import Step
 from .fused_launch import Launch, strides_of
-from .fused_tiles import FEW_QUERIES, key_shares, padded, tile_config
+from .fused_tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
 
 #: How calls of one signature are launched.
 _plans: dict[Hashable, Any] = {}
@@ -27,9 +27,8 @@ def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
-    return tile_config(
-        kernel, launch.bias_kind, launch.causal, launch.dropout_p > 0, launch.q, launch.v, launch.beside(kernel)
-    )  # fmt: skip
+    traits = Traits(launch.bias_kind, launch.short, launch.causal, launch.dropout_p > 0)
+    return tile_config(kernel, traits, launch.q, launch.v, launch.beside(kernel))
 
 
 class ForwardPlan(NamedTuple):

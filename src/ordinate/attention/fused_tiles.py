@@ -14,6 +14,7 @@ class Tile(NamedTuple):
     """Queries, keys, warps and pipeline stages; and how many registers a thread may have, if not as many as it likes.
 
     A multiprocessor has 65,536: with at most 168 each, three programs of four warps run side by side, with 128 four.
+    Looking up takes many: where few tiles are looked up, they can be taken in parts, so that all others run with fewer.
     """
 
     m: int
@@ -21,6 +22,16 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
+    parts: int = 1
+
+
+class Traits(NamedTuple):
+    """What of a call, beside shapes and dtypes, decides about its tiles."""
+
+    bias: str  # "none", "line", "whole" or "looked up"
+    short: bool  # so that few tiles are looked up
+    causal: bool
+    dropout: bool
 
 
 class Beside(NamedTuple):
@@ -38,15 +49,15 @@ _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "forward, line": (Tile(64, 64, 4, 3, 168), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
-    "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
+    "forward, looked up": (Tile(64, 64, 4, 3, 128, parts=2), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
     "forward, whole": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "queries": (Tile(128, 64, 8, 3, 128), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
     "queries, line": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
-    "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "queries, looked up": (Tile(64, 64, 4, 3, 168, parts=2), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "queries, whole": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
     "keys": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, line": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
-    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, parts=2), Tile(64, 32, 8, 1)),
     "keys, whole": (Tile(32, 128, 8, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
     "table, whole": (Tile(64, 64, 4, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
@@ -66,31 +77,34 @@ _TILES_BOTH_WAYS = {
 FEW_QUERIES = 16
 
 
-def tile_config(
-    kernel: str, bias: str, causal: bool, dropout: bool, q: Tensor, v: Tensor, beside: Beside
-) -> dict[str, Any]:
-    """Rows M, columns N and how to compile a kernel for them.
-
-    Args:
-        bias: ``"none"``, ``"line"``, ``"whole"`` or ``"looked up"``.
-    """
+def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Beside) -> dict[str, Any]:
+    """Rows M, columns N, how many of those that are streamed are looked up at once, and how to compile for them."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         if kernel == "table":
-            return {"M": 16, "N": 32 if bias == "whole" else 16}
-        return {"M": 16 if kernel == "few queries" else 32, "N": 16}
+            return {"M": 16, "N": 32 if traits.bias == "whole" else 16}
+        m, n, parts = 16 if kernel == "few queries" else 32, 16, 2
+        return {"M": m, "N": n, "NEAR": _looked_up_at_once(kernel, m, n, parts, traits.short)}
     dim = max(q.shape[-1], v.shape[-1])
     width = 0 if dim <= 64 else 1 if dim <= 128 else 2
-    tile = _TILES.get(f"{kernel}, {bias}", _TILES[kernel])[width]
-    if width == 0 and not causal:
-        tile = _TILES_BOTH_WAYS.get(f"{kernel}, {bias}", tile)
+    name = f"{kernel}, {traits.bias}"
+    tile = _TILES.get(name, _TILES[kernel])[width]
+    if width == 0 and not traits.causal:
+        tile = _TILES_BOTH_WAYS.get(name, tile)
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         # With 32 queries of more than 128 channels, a thread's numbers would not fit its registers.
         tile = Tile(min(tile.m, 32 if dim <= 128 else 16), 32, 4, 1)
     m, n, stages = _fit(kernel, tile, q, v, beside, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
-    if tile.registers is not None and not dropout:  # which needs many for its random numbers
+    if kernel != "table":
+        config["NEAR"] = _looked_up_at_once(kernel, m, n, tile.parts, traits.short)
+    if tile.registers is not None and not traits.dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
     return config
+
+
+def _looked_up_at_once(kernel: str, m: int, n: int, parts: int, short: bool) -> int:
+    streamed = m if kernel == "keys" else n
+    return max(16, streamed // parts) if short else streamed
 
 
 def tells_tiles_apart(dtype: torch.dtype) -> bool:
@@ -138,7 +152,7 @@ def _fit(
     Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
     gradients of keys are gathered, the other way round.
     """
-    m, n, _, stages, _ = tile
+    m, n, stages = tile.m, tile.n, tile.stages
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
