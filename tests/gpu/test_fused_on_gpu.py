@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -94,6 +95,15 @@ def test_every_bias_under_all_masks_at_once_in_float32(bias):
 @pytest.mark.parametrize("bias", sorted(set(BIASES) - set(KINDS)))
 def test_tables_that_end_elsewhere(bias):
     check(Case(bias, "full", sizes=_sizes(64), dtype=torch.bfloat16, device="cuda"))
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "segments", "padding"])
+@pytest.mark.parametrize("bias", ["t5_both_ways", "clipped"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_tables_of_which_few_tiles_are_looked_up(head_dim, bias, mask):
+    """These few are taken in parts, each kernel in its own."""
+    sizes = replace(_sizes(head_dim), q_len=401, k_len=401)
+    check(Case(bias, mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 
 
 @pytest.mark.parametrize("positions", sorted(set(POSITIONS)))

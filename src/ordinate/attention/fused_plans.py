@@ -13,6 +13,9 @@ from ..kernels.launch import Step
 from .fused_launch import Launch, strides_of
 from .fused_tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
 
+#: In how many runs, at most, the queries of a head are shared out for the gradient of a table.
+_MOST_RUNS = 8
+
 #: How calls of one signature are launched.
 _plans: dict[Hashable, Any] = {}
 
@@ -198,7 +201,7 @@ def _plan_table(
     if launch.aligned and lo <= hi:
         diagonals, tiles = last - first + 1, -(-q_len // m)
         # Enough programs to fill a device, few enough that their sums stay small beside q.
-        runs = max(1, min(tiles, 8, 4096 // max(1, diagonals * heads * batch) or 1))
+        runs = max(1, min(tiles, _MOST_RUNS, 4096 // max(1, diagonals * heads * batch) or 1))
         rows = batch * runs
         sums = (rows, heads, diagonals, 2 * n)
         step = Step(
