@@ -82,8 +82,8 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Besid
     if os.environ.get("TRITON_INTERPRET") == "1":
         if kernel == "table":
             return {"M": 16, "N": 32 if traits.bias == "whole" else 16}
-        m, n, parts = 16 if kernel == "few queries" else 32, 16, 2
-        return {"M": m, "N": n, "NEAR": _looked_up_at_once(kernel, m, n, parts, traits.short)}
+        m, n = 16 if kernel == "few queries" else 32, 16
+        return {"M": m, "N": n, "NEAR": 8 if traits.short else (m if kernel == "keys" else n)}
     dim = max(q.shape[-1], v.shape[-1])
     width = 0 if dim <= 64 else 1 if dim <= 128 else 2
     name = f"{kernel}, {traits.bias}"
@@ -96,15 +96,11 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Besid
     m, n, stages = _fit(kernel, tile, q, v, beside, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if kernel != "table":
-        config["NEAR"] = _looked_up_at_once(kernel, m, n, tile.parts, traits.short)
+        streamed = m if kernel == "keys" else n
+        config["NEAR"] = max(16, streamed // tile.parts) if traits.short else streamed
     if tile.registers is not None and not traits.dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
     return config
-
-
-def _looked_up_at_once(kernel: str, m: int, n: int, parts: int, short: bool) -> int:
-    streamed = m if kernel == "keys" else n
-    return max(16, streamed // parts) if short else streamed
 
 
 def tells_tiles_apart(dtype: torch.dtype) -> bool:
