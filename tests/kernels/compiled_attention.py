@@ -139,7 +139,7 @@ def compile_all(
     head_dim: int,
     bias: str,
     causal: bool,
-    even: bool,
+    length: int,
     few: bool,
     groups: int,
     told: list[str],
@@ -157,7 +157,6 @@ def compile_all(
         shared_memory_per_block_optin=shared_memory, multi_processor_count=128, major=capability // 10
     )
     torch.cuda.get_device_properties = lambda _: device
-    length = 256 if even else 250
     q_len, k_len = (3, 4 * length) if few else (length, length)
     torch.manual_seed(0)
     heads = 2 * groups

@@ -257,22 +257,49 @@ def test_operators_pass_opcheck(bias, mask, positions, view, p, device):
 
 
 @pytest.mark.slow
-def test_compiles_without_breaks_and_once_for_all_lengths(device):
+@pytest.mark.parametrize("kind", ["a table", "a table of every distance", "a window"])
+def test_compiles_without_breaks_and_once_for_all_lengths(kind, device):
+    """Also where a table's start or a window follows from the length."""
     torch._dynamo.reset()
     encoding = T5Bias(2, 8, 20).to(device)
     torch.nn.init.normal_(encoding.weight)
+    rates = torch.rand(2, 1, device=device, requires_grad=True)
+
+    def every_distance(length):
+        at = ordinate.positions.sequential(length, device=device)[None]
+        distances = torch.arange(1 - length, length, device=device)
+        return DistanceBias(-rates * distances.abs(), at, at, lo=1 - length, aligned=True)
 
     def step(q, k, v):
-        return ordinate.attention(q, k, v, encoding, causal=True, impl="fused")
+        length = q.shape[2]
+        options = {
+            "a table": {"encoding": encoding, "causal": True},
+            "a table of every distance": {"bias": every_distance(length)},
+            "a window": {"encoding": encoding, "window": length // 2},
+        }
+        return ordinate.attention(q, k, v, **options[kind], impl="fused")
 
     compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")
+    learning = rates if kind == "a table of every distance" else encoding.weight
 
     def run(step, length):
         torch.manual_seed(length)
         content = [torch.randn(1, 2, length, 16, device=device, requires_grad=True) for _ in range(3)]
         out = step(*content)
-        return (out, *torch.autograd.grad(out.sin().sum(), (*content, encoding.weight)))
+        return (out, *torch.autograd.grad(out.sin().sum(), (*content, learning)))
 
     with torch._dynamo.config.patch(error_on_recompile=True):
         for length in (18, 33, 20):
             torch.testing.assert_close(run(compiled, length), run(step, length))
+
+
+@pytest.mark.parametrize("q_len", [20, 0])
+def test_gradients_of_what_is_not_there_are_empty(q_len, device):
+    from ordinate.attention import fused_op  # registers the operators; not while collecting
+
+    case = Case("none", sizes=Sizes(q_len, 20), device=str(device))
+    arguments = _operator_arguments(case, requires_grad=False)
+    out, lse = fused_op.forward(*arguments)
+    found = torch.ops.ordinate.fused_attention_backward(out, None, out, lse, *arguments, *[True] * 5)
+    assert [x.shape for x in found[:3]] == [x.shape for x in arguments[:3]]
+    assert all(x.shape == (0,) for x in found[3:])

@@ -84,7 +84,9 @@ class Launch:
         """What the bias asks of a kernel: its tiles differ in that."""
         if self.looked_up:
             rows = self.row is not None or self.key_row is not None
-            return "whole" if self.whole and not rows else "looked up"
+            if self.whole and not rows:
+                return "whole"
+            return "short" if self.short and self.q_segments is None else "looked up"
         return "none" if self.slopes is None and self.key is None else "line"
 
     def beside(self, kernel: str) -> Beside:
@@ -103,7 +105,8 @@ class Launch:
     @property
     def short(self) -> bool:
         """Whether most tiles lie beyond the tables, so that few have to be looked up."""
-        return self.hi > self.lo and 8 * (self.hi - self.lo) < self.k.shape[2]
+        seen = self.k.shape[2] if self.window is None else min(self.k.shape[2], self.window)
+        return self.hi > self.lo and 8 * (self.hi - self.lo) < seen
 
     @property
     def sees_no_future(self) -> bool:

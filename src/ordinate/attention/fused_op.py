@@ -13,14 +13,17 @@ from ..direct import autograd_function, somebody_looks_on
 from .fused_launch import Launch, empty_as, rows_of_unit_stride
 from .fused_plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
 
+# Whole numbers may follow from a length, which is a symbol where `torch.compile` keeps it open.
 _SCHEMA_TYPES = {
-    "Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "int": "int", "int | None": "int?",
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "int": "SymInt", "int | None": "SymInt?",
     "float": "float", "float | None": "float?",
 }  # fmt: skip
 #: The operators' arguments are the fields of `Launch`, in their order.
 _INPUTS = ", ".join(f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields(Launch))
 _COUNT = len(fields(Launch))
 _TENSORS = sum("Tensor" in str(field.type) for field in fields(Launch))
+#: Of which there are gradients: the first of these fields.
+_LEARN = ("q", "k", "v", *Wanted._fields)
 
 
 def forward(*inputs) -> tuple[Tensor, Tensor]:
@@ -61,15 +64,17 @@ def _(q, k, v, *_):
 def backward(
     grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *inputs_and_wanted
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of q, k, v, slopes, table, key, row and key_row; None for those not `Wanted`."""
-    launch, wanted = Launch(*inputs_and_wanted[:_COUNT]), Wanted(*inputs_and_wanted[_COUNT:])
+    """Gradients of q, k and v, and of those parts of the bias that are there and `Wanted`; None for the others."""
+    launch = Launch(*inputs_and_wanted[:_COUNT])
+    asked_for = zip(Wanted._fields, inputs_and_wanted[_COUNT:], strict=True)
+    wanted = Wanted(*[want and getattr(launch, name) is not None for name, want in asked_for])
     q, k, v = launch.q, launch.k, launch.v
     grads = {name: empty_as(x, x.shape[-1]) for name, x in (("q", q), ("k", k), ("v", v))}
     if min(q.numel(), k.numel()) == 0:
         for found in grads.values():
             found.zero_()
-        asked_for = [name for name, want in wanted._asdict().items() if want]
-        return _in_order(grads | {name: torch.zeros_like(getattr(launch, name)) for name in asked_for})
+        learning = [name for name, want in wanted._asdict().items() if want]
+        return _in_order(grads | {name: torch.zeros_like(getattr(launch, name)) for name in learning})
     grad = rows_of_unit_stride(grad)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     deterministic = _must_be_deterministic()
@@ -78,16 +83,16 @@ def backward(
         (*signature, wanted, grad_lse is None, deterministic),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
-    shared = torch.empty_like(lse)
+    shared = lse.new_empty(lse.shape)
     # One level of the logits, or three where there are tables to be beyond.
     level = lse.new_empty(1 if launch.table is None and launch.row is None else 3, *lse.shape)
-    biases = launch.tensors()
     plan.shared(
         out_ptr=out, grad_ptr=grad, lse_ptr=lse, grad_lse_ptr=grad_lse, shared_ptr=shared, level_ptr=level,
         table_ptr=launch.table, row_ptr=launch.row,
     )  # fmt: skip
     common: dict[str, Tensor | None] = {
-        "q_ptr": q, "k_ptr": k, "v_ptr": v, "grad_ptr": grad, "level_ptr": level, "shared_ptr": shared, **biases,
+        "q_ptr": q, "k_ptr": k, "v_ptr": v, "grad_ptr": grad, "level_ptr": level, "shared_ptr": shared,
+        **launch.tensors(),
     }  # fmt: skip
     sums = _room_for_table(launch, plan, grads) if wanted.table else None
     past, future = _queries_backward(launch, plan, common, grads, lse, grad_lse, wanted)
@@ -100,7 +105,7 @@ def backward(
 
 
 def _in_order(grads: dict[str, Tensor]) -> tuple[Tensor | None, ...]:
-    return tuple([grads.get(name) for name in ("q", "k", "v", *Wanted._fields)])
+    return tuple([grads.get(name) for name in _LEARN])
 
 
 def _must_be_deterministic() -> bool:
@@ -129,15 +134,15 @@ def _queries_backward(
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
     past = future = rows = None
     if plan.table_ends:
-        past, future = torch.empty_like(lse), torch.empty_like(lse)
-    if wanted.row:
+        past, future = lse.new_empty(lse.shape), lse.new_empty(lse.shape)
+    if launch.row is not None and wanted.row:
         rows = _rows_of_every_sequence(launch.row, launch)
     plan.queries(
         **common, **launch.tile_tensors(plan.ranges_of_queries), grad_q_ptr=grads["q"],
         grad_row_ptr=rows, past_ptr=past, future_ptr=future, grad_lse_ptr=grad_lse,
     )  # fmt: skip
-    if rows is not None:
-        grads["row"] = _summed_like(launch.row, rows)
+    if launch.row is not None and rows is not None:
+        grads["row"] = rows.sum_to_size(launch.row.shape)
     return past, future
 
 
@@ -153,7 +158,7 @@ def _keys_backward(
     vectors = rows = slope_shares = None
     if wanted.key:
         vectors = torch.empty(batch, heads, k_len, dtype=torch.float32, device=launch.q.device)
-    if wanted.key_row:
+    if launch.key_row is not None and wanted.key_row:
         rows = _rows_of_every_sequence(launch.key_row, launch)
     if wanted.slopes:
         slope_shares = torch.empty(
@@ -164,24 +169,18 @@ def _keys_backward(
         grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=vectors, grad_key_row_ptr=rows,
         grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
     )  # fmt: skip
-    if vectors is not None:
-        grads["key"] = _summed_like(launch.key, vectors)
-    if rows is not None:
-        grads["key_row"] = _summed_like(launch.key_row, rows)
+    # Sequences and heads may share a vector, and sequences their rows.
+    if launch.key is not None and vectors is not None:
+        grads["key"] = vectors.sum_to_size(launch.key.shape)
+    if launch.key_row is not None and rows is not None:
+        grads["key_row"] = rows.sum_to_size(launch.key_row.shape)
     if slope_shares is not None:
         grads["slopes"] = slope_shares.sum(dim=(0, 2))
 
 
-def _rows_of_every_sequence(rows: Tensor | None, launch: Launch) -> Tensor:
+def _rows_of_every_sequence(rows: Tensor, launch: Launch) -> Tensor:
     """Zeros for the gradient of rows, also where all sequences share them."""
-    assert rows is not None
     return rows.new_zeros(launch.q.shape[0], *rows.shape[1:])
-
-
-def _summed_like(shared: Tensor | None, found: Tensor) -> Tensor:
-    """What was found for every sequence and head, as the tensor has it that some of them may share."""
-    assert shared is not None
-    return found.sum_to_size(shared.shape)
 
 
 def _backward_of_tensors(*inputs) -> tuple[Tensor, ...]:
@@ -197,7 +196,7 @@ backward_op = torch.library.custom_op(
     _backward_of_tensors,
     mutates_args=(),
     schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_INPUTS}, "
-    f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * 8)})",
+    f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * len(_LEARN))})",
 )
 
 
@@ -217,7 +216,7 @@ def _(grad, grad_lse, out, lse, q, k, v, *_, **__) -> int:
 
 @backward_op.register_fake
 def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
-    wanted = rest[-5:]
+    wanted = rest[-len(Wanted._fields) :]
     biases = [
         q.new_empty(0, dtype=torch.float32) if tensor is None or not want else torch.empty_like(
             tensor, memory_format=torch.contiguous_format
@@ -238,13 +237,13 @@ def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
     *tensors, out, lse = ctx.saved_tensors
     if grad is None and grad_lse is None:
         return (None,) * _COUNT
-    wanted = [bool(need) for need in ctx.needs_input_grad[3:8]]
+    wanted = [bool(need) for need in ctx.needs_input_grad[3 : len(_LEARN)]]
     grads = run_backward(
         torch.zeros_like(out) if grad is None else grad, grad_lse, out, lse,
         *tensors, *ctx.settings, *wanted,
     )  # fmt: skip
     biases = [g if want else None for g, want in zip(grads[3:], wanted, strict=True)]
-    return *grads[:3], *biases, *(None,) * (_COUNT - 8)
+    return *grads[:3], *biases, *(None,) * (_COUNT - len(_LEARN))
 
 
 def _autograd(ctx, grad, grad_lse):

@@ -23,14 +23,15 @@ _plans: dict[Hashable, Any] = {}
 def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
     plan = _plans.get(key)
     if plan is None:
-        if len(_plans) >= 1024:
-            _plans.pop(next(iter(_plans)), None)  # the oldest, of lengths that do not come back
+        if len(_plans) >= 1024:  # the oldest goes, of lengths that do not come back
+            oldest, *_ = tuple(_plans)  # at once, for another thread may add to them
+            _plans.pop(oldest, None)
         plan = _plans[key] = make()
     return plan
 
 
 def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
-    traits = Traits(launch.bias_kind, launch.short, launch.causal, launch.dropout_p > 0)
+    traits = Traits(launch.bias_kind, launch.causal, launch.dropout_p > 0)
     return tile_config(kernel, traits, launch.q, launch.v, launch.beside(kernel))
 
 

@@ -28,8 +28,7 @@ class Tile(NamedTuple):
 class Traits(NamedTuple):
     """What of a call, beside shapes and dtypes, decides about its tiles."""
 
-    bias: str  # "none", "line", "whole" or "looked up"
-    short: bool  # so that few tiles are looked up
+    bias: str  # "none", "line", "whole", "looked up" or "short"
     causal: bool
     dropout: bool
 
@@ -42,33 +41,36 @@ class Beside(NamedTuple):
     pair: int
 
 
-# For head dims up to 64 and 128 the fastest of those measured on an H200, up to 256 what fits. "line" is for slopes and
-# vectors over keys, "whole" for tables with every distance, "looked up" for others and for rows. The gradient of a
-# table has no more queries than keys in a tile.
+# For head dims up to 64 and 128 what was fastest on an H200, with masks and without, up to 256 what fits; other GPUs
+# were not measured. "line" is for slopes and vectors over keys, "whole" for tables with every distance, "short" for
+# tables and rows of which few tiles are looked up, "looked up" for others. The gradient of a table has no more queries
+# than keys in a tile.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "forward, line": (Tile(64, 64, 4, 3, 168), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
-    "forward, looked up": (Tile(64, 64, 4, 3, 128, parts=2), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
+    "forward, looked up": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "forward, short": (Tile(64, 64, 4, 3, 128, parts=2), Tile(64, 64, 4, 3), Tile(64, 32, 8, 1)),
     "forward, whole": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
     "queries": (Tile(128, 64, 8, 3, 128), Tile(128, 64, 8, 3, 168), Tile(64, 32, 8, 1)),
     "queries, line": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
-    "queries, looked up": (Tile(64, 64, 4, 3, 168, parts=2), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "queries, looked up": (Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
+    "queries, short": (Tile(64, 64, 4, 3, 168, parts=2), Tile(128, 64, 8, 3), Tile(64, 32, 8, 1)),
     "queries, whole": (Tile(64, 64, 4, 3, 168), Tile(128, 64, 8, 3, 200), Tile(64, 32, 8, 1)),
     "keys": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
     "keys, line": (Tile(32, 64, 4, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
-    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, parts=2), Tile(64, 32, 8, 1)),
+    "keys, looked up": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3), Tile(64, 32, 8, 1)),
+    "keys, short": (Tile(32, 64, 4, 3, 168), Tile(64, 128, 8, 3, parts=2), Tile(64, 32, 8, 1)),
     "keys, whole": (Tile(32, 128, 8, 3, 128), Tile(64, 128, 8, 3, 240), Tile(64, 32, 8, 1)),
     "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
     "table, whole": (Tile(64, 64, 4, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
 }
-# Where a query sees the future too, no tile is cut by a diagonal, and those of more queries waste nothing. For head
-# dims up to 64; beyond, what is best is the same.
+# Without a causal mask, which cuts tiles along the diagonal, those of more queries waste less. For head dims up to 64.
 _TILES_BOTH_WAYS = {
     "forward, none": Tile(128, 64, 8, 3, 128),
     "forward, line": Tile(128, 64, 8, 3, 128),
     "forward, looked up": Tile(128, 64, 8, 3, 128),
-    "queries, line": Tile(128, 64, 8, 3, 128),
+    "forward, short": Tile(128, 64, 8, 3, 128),
     "keys, line": Tile(32, 64, 4, 3, 168),
 }
 
@@ -83,7 +85,7 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Besid
         if kernel == "table":
             return {"M": 16, "N": 32 if traits.bias == "whole" else 16}
         m, n = 16 if kernel == "few queries" else 32, 16
-        return {"M": m, "N": n, "NEAR": 8 if traits.short else (m if kernel == "keys" else n)}
+        return {"M": m, "N": n, "NEAR": 8 if traits.bias == "short" else (m if kernel == "keys" else n)}
     dim = max(q.shape[-1], v.shape[-1])
     width = 0 if dim <= 64 else 1 if dim <= 128 else 2
     name = f"{kernel}, {traits.bias}"
@@ -97,7 +99,7 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Besid
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if kernel != "table":
         streamed = m if kernel == "keys" else n
-        config["NEAR"] = max(16, streamed // tile.parts) if traits.short else streamed
+        config["NEAR"] = max(16, streamed // tile.parts)
     if tile.registers is not None and not traits.dropout:  # which needs many for its random numbers
         config["maxnreg"] = tile.registers
     return config

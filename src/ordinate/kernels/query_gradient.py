@@ -103,8 +103,8 @@ def _pull_to_queries(
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
     # A loop over few tiles is best kept small, without a pipeline: over those looked up where a table is short, and
-    # over those at the edges of a mask, unless windows or segments make them many.
-    EDGE: tl.constexpr = (PART == 0 or PART == 4) and not (WINDOWED or SEGMENTS)
+    # over those at the edge of a mask, unless windows or segments make them many.
+    EDGE: tl.constexpr = PART == 4 and not (WINDOWED or SEGMENTS)
     STAGES: tl.constexpr = 1 if EDGE or (SHORT and FAR == 0) else None
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
