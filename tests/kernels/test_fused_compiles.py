@@ -67,7 +67,7 @@ def test_unbiased_kernels_fit_an_h100():
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_kernels_of_a_learned_table_fit(capability, dtype, head_dim):
     """Among so many keys that few are near, and looked up, for which kernels have loops of their own."""
-    _assert_it_fits(_compile(capability, dtype, head_dim, length=2048), capability, table=True)
+    _assert_it_fits(_compile(capability, dtype, head_dim, length=4096), capability, table=True)
 
 
 @pytest.mark.slow
