@@ -101,7 +101,7 @@ def test_tables_that_end_elsewhere(bias):
 @pytest.mark.parametrize("bias", ["t5_both_ways", "clipped"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_tables_of_which_few_tiles_are_looked_up(head_dim, bias, mask):
-    """These few are taken in parts, each kernel in its own."""
+    """Without segments and padding, some kernels take these few in parts."""
     sizes = replace(_sizes(head_dim), q_len=401, k_len=401)
     check(Case(bias, mask, sizes=sizes, dtype=torch.bfloat16, device="cuda"))
 

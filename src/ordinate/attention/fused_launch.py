@@ -86,6 +86,7 @@ class Launch:
             rows = self.row is not None or self.key_row is not None
             if self.whole and not rows:
                 return "whole"
+            # Nobody knows how long packed sequences are, and how much of them lies beyond the tables.
             return "short" if self.short and self.q_segments is None else "looked up"
         return "none" if self.slopes is None and self.key is None else "line"
 

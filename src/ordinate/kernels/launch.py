@@ -43,8 +43,7 @@ class Step:
         if self.interpreted:
             self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
             return
-        first = _first(tensors)
-        device = first.get_device()  # -1 is the CPU
+        device = _first(tensors).get_device()  # -1 is the CPU
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one
                 self._launch(tensors)
