@@ -33,6 +33,14 @@ def test_the_gpu_tables_equal_their_records():
     assert render_gpu.rendered(page) == page
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_speeds_of_the_readme_equal_their_records(name):
+    import render_readme
+
+    page = (render_readme.ROOT / name).read_text()
+    assert render_readme.rendered(page, render_readme.PAGES[name]) == page
+
+
 def test_targets_that_are_missed_stand_out_and_what_was_not_measured_is_no_miss():
     import gpu_targets
 
