@@ -72,6 +72,8 @@ def positions_of(kind: str, sizes: Sizes) -> Positions:
         ),
         "rows_of_their_own": lambda: (queries + rows, keys + rows // 2 - 3),
         "rows_of_keys": lambda: (queries, keys * (1 + rows)),
+        # The end of a long document and the start of another, which must be segments of their own.
+        "two_documents": lambda: tuple(at + 2**22 * (at < k // 2) for at in (queries, keys)),
     }
     return Positions(*kinds[kind](), aligned=kind == "aligned")
 
@@ -399,3 +401,21 @@ def check(case: Case, **options) -> None:
     assert_at_most_twice_as_wrong(found, exact_results(case, leaves, **options), rough)
     for name, leaf in leaves.items():
         torch.testing.assert_close(leaf.detach(), before[name], rtol=0, atol=0)
+
+
+def check_merged_results_of_queries_that_see_nothing(impl: str, device: torch.device) -> None:
+    """Merging by `logaddexp`, as rings and cascades do, pulls by NaN at logsumexps that are both -inf."""
+    content = [torch.randn(1, 2, 20, 16, device=device, requires_grad=True) for _ in range(3)]
+    encoding = ordinate.T5Bias(2).to(device)
+    hidden = torch.arange(20, device=device) < 3  # so that the first three queries see nothing
+    outputs = [
+        ordinate.attention(
+            *content, encoding, causal=True, key_padding_mask=hidden, return_lse=True, impl=impl
+        )
+        for _ in range(2)
+    ]
+    lse = torch.logaddexp(outputs[0][1], outputs[1][1])
+    loss = lse.masked_fill(lse == -torch.inf, 0.0).sum() + outputs[0][0].sum()
+    found = torch.autograd.grad(loss, [*content, encoding.weight])
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert all(gradient.abs().sum() > 0 for gradient in found)

@@ -6,10 +6,16 @@ import math
 
 import pytest
 import torch
+
+pytest.importorskip("triton", reason="the kernels are Triton's")
+
+import triton
+import triton.language as tl
 from fused_cases import Case, Sizes, assert_at_most_twice_as_wrong, plain, results
 from torch import Tensor
 
 import ordinate
+from ordinate.kernels.tiles import kept
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -63,3 +69,20 @@ def test_the_share_dropped_is_the_probability_asked_for_and_every_row_drops_its_
     agreement = rows @ rows.T + (1 - rows) @ (1 - rows).T
     agreement.fill_diagonal_(37)
     torch.testing.assert_close(agreement, torch.full_like(agreement, 37), atol=24, rtol=0.0)
+
+
+@triton.jit
+def _kept_kernel(out_ptr, step, N: tl.constexpr):
+    qi, kj = tl.arange(0, N) * step, tl.arange(0, N)
+    multipliers = kept(qi[:, None], kj[None, :], 5, 0.5)
+    tl.store(out_ptr + tl.arange(0, N)[:, None] * N + kj[None, :], multipliers)
+
+
+@pytest.mark.parametrize("step", [1, 2**13, 2**26])
+def test_queries_however_far_apart_drop_keys_of_their_own(step, device):
+    """There are more pairs than numbers of 32 bits from 65,536 queries and keys on."""
+    n = 32
+    out = torch.empty(n, n, device=device)
+    _kept_kernel[(1,)](out, step, N=n)
+    agreement = (out[:, None] == out[None]).double().mean(-1).fill_diagonal_(0.5)
+    torch.testing.assert_close(agreement, torch.full_like(agreement, 0.5), atol=0.45, rtol=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fused_cases import Case, Sizes, check
+from fused_cases import Case, Sizes, check, check_merged_results_of_queries_that_see_nothing
 
 import ordinate
 
@@ -28,6 +28,21 @@ def test_sequences_of_many_tiles(bias, causal, positions, device):
         case, causal=causal,
         q_segment_ids=torch.searchsorted(starts - 20, q_at, right=True),
         k_segment_ids=torch.searchsorted(starts, k_at, right=True),
+    )  # fmt: skip
+
+
+def test_merged_results_of_queries_that_see_nothing_pull_at_no_key(device):
+    check_merged_results_of_queries_that_see_nothing("fused", device)
+
+
+@pytest.mark.parametrize("sizes", [Sizes(40, 40), Sizes(3, 50), Sizes(2, 90, heads=4, kv_heads=1)])
+@pytest.mark.parametrize("bias", ["line", "line_symmetric", "sum_of_all"])
+def test_documents_far_apart_in_one_tile_keep_the_distances_within_them(bias, sizes, device):
+    """Positions of another document must not round those of one's own."""
+    document = torch.arange(sizes.k_len, device=device) >= sizes.k_len // 2
+    check(
+        Case(bias, "causal", "two_documents", sizes, device=str(device)),
+        q_segment_ids=document[-sizes.q_len :], k_segment_ids=document,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _attend(
         shrink = tl.exp2(peak - level)
         total = total * shrink + tl.sum(weights, 1)
         if DROPOUT:
-            weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+            weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
         if MASKED or DV != V_DIM:
             v_tile = tl.load(values, mask=(kj[:, None] < k_len) & (dv[None, :] < V_DIM), other=0.0)
         else:
@@ -207,7 +207,7 @@ def _attention_fwd_kernel(
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
     if PACKED and LINEAR:
         slope = tl.reshape(slope, [M])
-    lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC)) * 0.6931471805599453
+    lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC, ALIGNED)) * 0.6931471805599453
     share64 = tl.program_id(2).to(tl.int64)
     row = (share64 * (tl.num_programs(0) * (groups if PACKED else 1)) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)

@@ -11,10 +11,11 @@ import triton.language as tl
 from .by_distance import pull_to_ends, pull_to_rows, pull_to_table
 from .tiles import (
     LOG2E,
+    between,
+    counted_times,
     entries_of,
     kept,
     level_beyond,
-    positions_times,
     query_ranges,
     reference_position,
     relative_positions,
@@ -41,6 +42,18 @@ def _pull_to_key_rows(
         future += tl.sum(tl.where((distance <= lo) & (distance < hi), grad_logits, 0.0), 1)
         pull_to_rows(grad_logits, distance, in_rows, in_columns, rows, row_len, row_lo, ALIGNED, ORDERED)
     return past, future
+
+
+@triton.jit
+def _span(offsets, first, q_pos, k_pos, SYMMETRIC: tl.constexpr, ALIGNED: tl.constexpr):
+    """What a slope is multiplied with: how far a key is before a query, or from it."""
+    if ALIGNED:
+        span = counted_times(1.0, offsets, first) - k_pos.to(tl.float32)
+    else:
+        span = between(q_pos, k_pos)
+    if SYMMETRIC:
+        span = tl.abs(span)
+    return span
 
 
 @triton.jit
@@ -88,14 +101,12 @@ def _pull_to_keys(
         level = level[None, :]
         line = 0.0
         if LINEAR:
-            if SYMMETRIC:
-                span = positions_times(1.0, rows[None, :], first, q_pos, ALIGNED) - k_pos.to(tl.float32)
-                line = -slope * LOG2E * tl.abs(span)
+            if SYMMETRIC or not ALIGNED:
+                span = _span(rows[None, :], first, q_pos, k_pos, SYMMETRIC, ALIGNED)
+                line = -slope * LOG2E * span
             else:
                 line = slope * LOG2E * k_pos.to(tl.float32)
-                level += positions_times(
-                    slope * LOG2E, rows[None, :], first, q_pos, ALIGNED
-                )  # `row_term`
+                level += counted_times(slope * LOG2E, rows[None, :], first)  # `row_term`
         entries = table_ptr
         if FOUND:
             entries = entries_of(table_ptr, first - table_lo, rows[None, :], keys[:, None], N)
@@ -115,7 +126,7 @@ def _pull_to_keys(
         grad_weights = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)  # [N, M]
         dropped = weights
         if DROPOUT:
-            keep = kept(qi[None, :], kj[:, None], seed, k_len, dropout_p)
+            keep = kept(qi[None, :], kj[:, None], seed, dropout_p)
             grad_weights *= keep
             dropped = weights * keep
         grad_v = tl.dot(dropped.to(grad_tile.dtype), grad_tile, grad_v, input_precision=PRECISION)
@@ -132,9 +143,7 @@ def _pull_to_keys(
                 grad_logits, q_pos - k_pos, kj < k_len, qi < q_len, grad_table_ptr, table_len, table_lo, ORDERED
             )  # fmt: skip
         if GRAD_SLOPE:
-            span = positions_times(1.0, rows[None, :], first, q_pos, ALIGNED) - k_pos.to(tl.float32)
-            if SYMMETRIC:
-                span = tl.abs(span)
+            span = _span(rows[None, :], first, q_pos, k_pos, SYMMETRIC, ALIGNED)
             grad_slope -= tl.sum(grad_logits * span, 1)
         grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
         grad_k = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)

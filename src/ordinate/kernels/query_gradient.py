@@ -144,7 +144,7 @@ def _pull_to_queries(
             weights = tl.where(seen, weights, 0.0)
         grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
         if DROPOUT:
-            grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+            grad_weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
         grad_logits = weights * (grad_weights - shared[:, None])
         if BALANCED or ENDS:
             pull = tl.sum(grad_logits, 1)
@@ -253,7 +253,7 @@ def _attention_bwd_q_kernel(
     ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
     q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
     level_ptr += bh64 * q_len + qi
-    line_at_query = row_term(q_pos, slope, LINEAR, SYMMETRIC)
+    line_at_query = row_term(q_pos, slope, LINEAR, SYMMETRIC, ALIGNED)
     near_level = tl.load(level_ptr, mask=in_rows, other=float("inf")) + line_at_query
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 

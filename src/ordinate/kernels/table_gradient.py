@@ -105,7 +105,7 @@ def _pull_to_diagonal(
                 scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
                 LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0, False,
             )  # fmt: skip
-            level += row_term(rows + distance, slope, LINEAR, SYMMETRIC)
+            level += row_term(rows + distance, slope, LINEAR, SYMMETRIC, True)
             weights = tl.exp2(logits - level[:, None])
             if MASKED:
                 seen = visible(
@@ -115,7 +115,7 @@ def _pull_to_diagonal(
                 weights = tl.where(seen & in_columns[None, :], weights, 0.0)
             grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
             if DROPOUT:
-                grad_weights *= kept(qi[:, None], kj[None, :], seed, k_len, dropout_p)
+                grad_weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
             acc += weights * (grad_weights - shared[:, None])
     return acc
 

@@ -70,18 +70,15 @@ def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED:
 
 
 @triton.jit
-def positions_times(factor, offsets, first, positions, ALIGNED: tl.constexpr):
-    """The same in float32, times a factor. Aligned positions are counted up from a tile's first.
+def counted_times(factor, offsets, first):
+    """Aligned positions in float32, times a factor: counted up from a tile's first.
 
     Turning an integer into a float takes as long as an exponential, and a thread holds half as many
     columns as logits. What depends on the offsets alone is the same for all tiles, and leaves their loop.
     """
-    if ALIGNED:
-        return factor * offsets.to(tl.float32) + factor * (first + tl.zeros([], dtype=tl.int32)).to(
-            tl.float32
-        )
-    else:
-        return factor * positions.to(tl.float32)
+    return factor * offsets.to(tl.float32) + factor * (first + tl.zeros([], dtype=tl.int32)).to(
+        tl.float32
+    )
 
 
 @triton.jit
@@ -98,11 +95,24 @@ def line_over_keys(
     """What a line adds to the logits of a tile whose keys are its columns, but for `row_term`."""
     if not LINEAR:
         return 0.0
-    elif SYMMETRIC:
-        distance = q_pos.to(tl.float32) - positions_times(1.0, columns, first, k_pos, ALIGNED)
-        return -slope * LOG2E * tl.abs(distance)
+    elif SYMMETRIC or not ALIGNED:
+        if ALIGNED:
+            distance = q_pos.to(tl.float32) - counted_times(1.0, columns, first)
+        else:
+            distance = between(q_pos, k_pos)
+        return -slope * LOG2E * (tl.abs(distance) if SYMMETRIC else distance)
     else:
-        return positions_times(slope * LOG2E, columns, first, k_pos, ALIGNED)
+        return counted_times(slope * LOG2E, columns, first)
+
+
+@triton.jit
+def between(q_pos, k_pos):
+    """How far keys are before queries, where positions are data, in float32.
+
+    Subtracted as integers: a tile may hold the end of a long sequence beside the start of another, far from each other
+    though none of its pairs that see each other is, and rounded one by one its positions would not be told apart.
+    """
+    return (q_pos - k_pos).to(tl.float32)
 
 
 @triton.jit
@@ -210,9 +220,9 @@ def level_beyond(level_ptr, levels, TABLE: tl.constexpr, ROW: tl.constexpr, FAR:
 
 
 @triton.jit
-def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr):
-    """What a line subtracts from a whole row: cancels in the softmax, but not in its logsumexp."""
-    if LINEAR and not SYMMETRIC:
+def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, ALIGNED: tl.constexpr):
+    """What a line at aligned positions takes off a whole row: cancels in the softmax, but not in its logsumexp."""
+    if LINEAR and ALIGNED and not SYMMETRIC:
         return slope * LOG2E * q_pos.to(tl.float32)
     else:
         return 0.0
@@ -267,9 +277,14 @@ def first_run(start, end, holds, numbers, last):
 
 
 @triton.jit
-def kept(qi, kj, seed, k_len, dropout_p):
-    """Dropout's multiplier, the same in every kernel that asks for a pair."""
-    return tl.where(tl.rand(seed, qi * k_len + kj) >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
+def kept(qi, kj, seed, dropout_p):
+    """Dropout's multiplier, the same in every kernel that asks for a pair.
+
+    Queries and keys are counters of their own, for numbers of pairs would soon leave int32.
+    """
+    first, second = qi + tl.zeros_like(kj), kj + tl.zeros_like(qi)
+    bits, _, _, _ = tl.philox(seed, first, second, tl.zeros_like(first), tl.zeros_like(first))
+    return tl.where(tl.uint_to_uniform_float(bits) >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
 
 
 @triton.jit
