@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias.types import Bias
+from .positions import as_rows
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
 
@@ -134,6 +135,10 @@ class Combined(PositionEncoding):
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
         total: Bias | None = None
+        # All parts of a sum get the same tensors, by which attention knows that they stand at the same positions.
+        q_positions, k_positions = (
+            as_rows(at) if isinstance(at, Tensor) else at for at in (q_positions, k_positions)
+        )
         for encoding in self.encodings:
             part = encoding.bias(q, k, q_positions, k_positions, x=x)
             if part is not None:

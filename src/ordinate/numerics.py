@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
@@ -35,6 +36,14 @@ def is_watched() -> bool:
         or _python_dispatch.is_in_torch_dispatch_mode()
         or torch._C._functorch.peek_interpreter_stack() is not None
     )
+
+
+def pushes_forward() -> bool:
+    """Whether forward-mode gradients are being computed (``torch.func.jvp``, dual tensors).
+
+    Operators without a formula for them would drop them without a word.
+    """
+    return forward_ad._current_level >= 0
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

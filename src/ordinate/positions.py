@@ -159,8 +159,16 @@ def as_positions(
         raise ValueError(f"{name} must have batch size 1 or {batch}, got {positions.shape[-2]}")
     if device is not None and positions.device != device:
         raise ValueError(f"{name} must be on {device}, got {positions.device}")
-    positions = positions.long()
-    return positions[None] if rank == 1 else positions
+    return as_rows(positions)
+
+
+def as_rows(positions: Tensor) -> Tensor:
+    """Integers as `as_positions` returns them, and that tensor itself if given it; what is no position as it is."""
+    if positions.dtype not in _INTEGERS:
+        return positions
+    # A compiler would take what `long` returns for another tensor.
+    positions = positions if positions.dtype == torch.int64 else positions.long()
+    return positions[None] if positions.dim() == 1 else positions
 
 
 def check_lengths(lengths: object, *, batch: int) -> None:

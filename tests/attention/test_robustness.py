@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from attention_cases import BIASES, MASKS, Shape, gradients, leaves_of
+from fused_cases import check_merged_results_of_queries_that_see_nothing
 
 import ordinate
 from ordinate.attention import chunked
@@ -239,3 +240,8 @@ def test_a_biased_pass_of_16384_tokens_and_its_gradients_fit_in_a_gibibyte_and_a
         env={**os.environ, "OMP_NUM_THREADS": "2"},
     )  # fmt: skip
     assert float(done.stdout) < 1.5, f"{done.stdout.strip()} GiB above the inputs"
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked"])
+def test_merged_results_of_queries_that_see_nothing_pull_at_no_key(impl):
+    check_merged_results_of_queries_that_see_nothing(impl, torch.device("cpu"))

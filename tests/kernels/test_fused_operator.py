@@ -175,6 +175,7 @@ def _biases(device) -> dict[str, ordinate.Bias]:
     key_row = RowBias(features, rows, at.queries, at.keys, lo=0, side="key")
     moved = DistanceBias(torch.randn(2, 4, device=device), at.queries + 1, at.keys, lo=0)
     long = DistanceBias(torch.randn(2, 600, device=device), at.queries, at.keys, lo=-90)
+    endless = RowBias(features, torch.randn(1, 2050, 3, device=device), at.queries, at.keys, lo=0)
     return {
         "values": RowBias(
             features, rows, at.queries, at.keys, lo=0, values=torch.randn(2, 4, 8).to(device)
@@ -184,6 +185,7 @@ def _biases(device) -> dict[str, ordinate.Bias]:
         "rows of keys": SumBias((key_row, row, key_row)),
         "moved": SumBias((moved, row)),
         "long": SumBias((long, key_row)),
+        "endless": endless,
     }
 
 
@@ -205,6 +207,7 @@ def _biases(device) -> dict[str, ordinate.Bias]:
             lambda d: _call(d, bias=_biases(d)["long"]),
             "rows would have to be as long as .* of the sum, 600",
         ),
+        (lambda d: _call(d, bias=_biases(d)["endless"]), "rows have at most 2049 distances, not 2050"),
         (lambda d: _endless(d, 128, 2_097_121), "lengths are at most 2097120, not 2097121"),
         (lambda d: _endless(d, 129, 1_048_561), "lengths are at most 1048560, not 1048561"),
     ],
@@ -291,6 +294,22 @@ def test_compiles_without_breaks_and_once_for_all_lengths(kind, device):
     with torch._dynamo.config.patch(error_on_recompile=True):
         for length in (18, 33, 20):
             torch.testing.assert_close(run(compiled, length), run(step, length))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_a_sum_at_positions_of_ones_own_compiles_as_it_runs(dtype, device):
+    """Its parts share their positions, which nobody may have to look at to know."""
+    torch._dynamo.reset()
+    encoding = ordinate.Combined(ordinate.Shaw(16, 3), T5Bias(2, 8, 20)).to(device)
+    q, k, v = (torch.randn(1, 2, 20, 16, device=device) for _ in range(3))
+    positions = torch.arange(20, device=device, dtype=dtype) * 3
+
+    def step(q, k, v, positions):
+        return ordinate.attention(q, k, v, encoding, q_positions=positions, causal=True, impl="fused")
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v, positions), step(q, k, v, positions))
 
 
 @pytest.mark.parametrize("q_len", [20, 0])

@@ -15,6 +15,7 @@ from ordinate import RoPE
 from ordinate.kernels import rope as kernel
 from ordinate.rotate import fused
 from ordinate.rotate.pairs import rotate_pairs_reference
+from ordinate.rotate.rotation import Rotation
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = pytest.mark.plain
@@ -379,6 +380,29 @@ def test_rotation_applies_to_one_tensor_or_in_place_in_one_launch(device, monkey
     assert_equal(q, expected[0])
     assert_equal(k, expected[1])
     assert launches == [4, 6]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_angles_that_learn_are_not_turned_by_the_kernel_which_has_no_gradient_for_them(
+    both, device, monkeypatch
+):
+    angles = torch.randn(1, 5, 4, dtype=torch.float64, device=device, requires_grad=True)
+    x = _tensor(1, 2, 5, 8, torch.float32, device)
+
+    def gradient() -> Tensor:
+        rotation = Rotation(angles, 1.0, "half", 8)
+        turned = rotation.apply_both(x, x.clone())[1] if both else rotation.apply(x)
+        return torch.autograd.grad(turned.sum(), angles)[0]
+
+    with monkeypatch.context() as without:
+        without.setattr(fused, "supports", lambda *tensors: False)
+        expected = gradient()
+    launches = _count_launches(monkeypatch)
+    monkeypatch.setattr(fused, "supports", _is_turnable)
+    torch.testing.assert_close(gradient(), expected)
+    with torch.no_grad():
+        Rotation(angles, 1.0, "half", 8).apply(x)
+    assert launches == [2]
 
 
 def test_kernel_is_not_chosen_for_float64_mixed_dtypes_or_the_cpu(device):

@@ -113,7 +113,10 @@ def run(call: Call, impl: str):
     module = _choose(call, impl)
     with without_autocast(call.q.device):
         out, lse = module.run(call)
-    return (out, lse) if call.return_lse else out
+    if not call.return_lse:
+        return out
+    # Where results are merged, the logsumexp of a query that sees nothing is pulled by NaN. It must not reach the keys.
+    return out, lse.masked_fill(lse == -math.inf, -math.inf) if lse.requires_grad else lse
 
 
 @dataclass(frozen=True)
@@ -274,8 +277,8 @@ def _per_token(
         return None
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-    if tensor.is_floating_point():
-        raise TypeError(f"{name} must not be floating point, got {tensor.dtype}")
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise TypeError(f"{name} must be bool or integers, got {tensor.dtype}")
     rows = tensor[None] if tensor.dim() == 1 else tensor
     if rows.dim() != 2 or rows.shape[1] != seq or rows.shape[0] not in (1, batch):
         raise ValueError(f"{name} must be [{seq}] or [{batch}, {seq}], got {list(tensor.shape)}")
@@ -358,6 +361,7 @@ def finish(
     scale: float | None,
     return_lse: bool,
 ) -> Call:
+    check_bool("return_lse", return_lse)
     check_number("dropout_p", dropout_p, at_least=0)
     if dropout_p >= 1:
         raise ValueError(f"dropout_p must be less than 1, got {dropout_p:g}")
@@ -367,7 +371,7 @@ def finish(
         scale = (1.0 if encoding is None else encoding.logit_factor) / math.sqrt(q.shape[-1])
     else:
         check_number("scale", scale)
-    call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), bool(return_lse))
+    call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), return_lse)
     if call.has_value_term:
         for part in call.parts:
             values = getattr(part, "values", None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..bias.types import Bias, LinearBias, RowBias, parts_of
-from ..numerics import compute_dtype, without_autocast
+from ..numerics import compute_dtype, pushes_forward, without_autocast
 from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
 from .mask import Mask
@@ -27,7 +27,8 @@ _LOGITS_PER_BLOCK = {"cpu": 2**21, "cuda": 2**25}
 
 
 def unsupported_reasons(call: Call) -> list[str]:
-    return [
+    reasons = ["it has no forward-mode gradients"] if pushes_forward() else []
+    return reasons + [
         f"{type(part).__name__} does not define {method}"
         for part in call.parts
         for method in ("block", "pullback")

@@ -7,7 +7,6 @@ with their tables. That happens here with ordinary autograd; the kernels return 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,27 +15,31 @@ import torch
 from torch import Tensor
 
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
+from ..gpu import reason_against
+from ..numerics import pushes_forward
 from .call import Call, Result
 from .mask import Mask
 
-_TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
 # Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, 16 for wide heads in float32. In
 # float32 the gradient of a table that has every distance both ways ends at half as many: it has as many diagonals of
 # tiles as queries and keys have tiles together.
 _MAX_TILES = 65_535
-# All tables of a call share one pair of ends; rows, one for every query or key, are not made much longer for that.
+# There is a row for every query or key, so that unclipped ones would take memory as the square of the length.
+_MAX_ROW = 2049
+# All tables of a call share one pair of ends; rows are not made much longer for that.
 _MAX_WIDENED_ROW = 512
 
 
 def unsupported_reasons(call: Call) -> list[str]:
     q, v = call.q, call.v
     reasons = []
-    if q.device.type != "cuda" and not _interpreting():
-        reasons.append(f"its kernels run on CUDA, not on {q.device.type}")
-    elif not _TRITON_FOUND:
-        reasons.append("Triton is not installed")
+    against = None if _interpreting() else reason_against(q.device)
+    if against is not None:
+        reasons.append(against)
+    if pushes_forward():
+        reasons.append("its kernels have no forward-mode gradients")
     if q.dtype not in _DTYPES:
         reasons.append(
             f"its kernels take float16, bfloat16 and float32, not {q.dtype}".replace("torch.", "")
@@ -70,6 +73,9 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         reasons.append("the parts of a sum must share their position tensors")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
+    longest = max([part.table.shape[1] for part in rows], default=0)
+    if longest > _MAX_ROW:
+        reasons.append(f"rows have at most {_MAX_ROW} distances, not {longest}")
     if rows:
         lo, hi = _ends(tables)
         widened = any((part.lo, part.hi) != (lo, hi) for part in rows)
@@ -98,13 +104,12 @@ def _same_positions(first: PairBias, second: PairBias) -> bool:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
+    """Without a look at the numbers, which would wait for the device."""
     if first is second:
         return True
     if torch.compiler.is_compiling() or first.shape != second.shape:
         return False
-    # Encodings view the positions they were given; looking at the numbers would wait for the device.
-    views = first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
-    return views or torch.equal(first, second)
+    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..numerics import compute_dtype
+from ..numerics import compute_dtype, pushes_forward
 from .call import Call
 
 
@@ -14,6 +14,8 @@ def unsupported_reasons(call: Call) -> list[str]:
     if call.bias is not None:
         kinds = " + ".join(type(part).__name__ for part in call.parts)
         reasons.append(f"a bias ({kinds}) would have to be a dense mask")
+    if pushes_forward():
+        reasons.append("its kernels have no forward-mode gradients")
     if call.softcap is not None:
         reasons.append("softcap is not among its arguments")
     if call.return_lse:

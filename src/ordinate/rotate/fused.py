@@ -7,38 +7,28 @@ takes as long on the host as the kernel takes on the device. Triton is imported 
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
 from ..direct import autograd_function, somebody_looks_on
+from ..gpu import reason_against
+from ..numerics import pushes_forward
 
-_TRITON_FOUND = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_capable: dict[torch.device, bool] = {}
 
 Tables = tuple[Tensor, Tensor]  # cos and sin, float32 [batch or 1, seq, pairs]
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these tensors: CUDA, one device, one dtype of 16 or 32 bits."""
+    """Whether the kernel takes these: CUDA, one device, one dtype of 16 or 32 bits, no forward-mode gradients."""
     first = tensors[0]
     return (
         first.is_cuda
-        and _TRITON_FOUND
         and first.dtype in _DTYPES
         and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
-        and _is_capable(first.device)
+        and not pushes_forward()
+        and reason_against(first.device) is None
     )
-
-
-def _is_capable(device: torch.device) -> bool:
-    if torch.compiler.is_compiling():
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device not in _capable:
-        _capable[device] = torch.cuda.get_device_capability(device) >= (8, 0)
-    return _capable[device]
 
 
 def rotate(

@@ -81,7 +81,8 @@ class Rotation:
         k_tables = q_tables
         if k_rotation is not self or compute_dtype(k.dtype) != q_tables[0].dtype:
             k_tables = k_rotation.cos_sin(compute_dtype(k.dtype))
-        if fused.supports(q, k) and self.layout == k_rotation.layout:
+        learned = _learns(q_tables) or _learns(k_tables)
+        if fused.supports(q, k) and self.layout == k_rotation.layout and not learned:
             interleaved = self.layout == "interleaved"
             if not inplace:
                 return fused.rotate(q, k, q_tables, k_tables, interleaved=interleaved)
@@ -103,7 +104,7 @@ class Rotation:
             )
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-        if fused.supports(x):
+        if fused.supports(x) and not _learns(tables):
             return fused.rotate(x, None, tables, tables, interleaved=self.layout == "interleaved")[0]
         cos, sin = tables
         return rotate_pairs(x, cos[:, None], sin[:, None], self.layout)
@@ -129,6 +130,11 @@ class Rotation:
         if self.factor != 1.0:
             cos, sin = cos * self.factor, sin * self.factor
         return cos.to(dtype), sin.to(dtype)
+
+
+def _learns(tables: tuple[Tensor, Tensor]) -> bool:
+    """Whether a gradient reaches the angles, which the kernel has none for."""
+    return torch.is_grad_enabled() and tables[0].requires_grad
 
 
 def rerotate(

@@ -1,0 +1,57 @@
+"""What the Triton kernels need of a machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+import torch
+
+_LEAST_TRITON = (3, 6)
+_LEAST_CAPABILITY = (8, 0)
+_reasons: dict[torch.device, str | None] = {}
+
+
+def _triton_version() -> tuple[int, ...] | None:
+    """Of what is installed; an empty tuple where nobody knows, None where there is none."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        major, minor, *_ = importlib.metadata.version("triton").split(".")
+        return int(major), int(minor)
+    except (
+        importlib.metadata.PackageNotFoundError,
+        ValueError,
+    ):  # under another name, or in a form of its own
+        return ()
+
+
+_TRITON = _triton_version()
+
+
+def reason_against(device: torch.device) -> str | None:
+    """Why kernels cannot run on a device, or None where they can."""
+    if torch.compiler.is_compiling():  # which sees no memory of ours
+        return _reason_against(device)
+    if device not in _reasons:
+        _reasons[device] = _reason_against(device)
+    return _reasons[device]
+
+
+def _reason_against(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return f"its kernels run on CUDA, not on {device.type}"
+    if torch.version.hip:
+        return "its kernels are for GPUs of NVIDIA, not for ROCm"
+    if _TRITON is None:
+        return "Triton is not installed"
+    if _TRITON and _TRITON < _LEAST_TRITON:
+        return f"its kernels need Triton {_dotted(_LEAST_TRITON)} or later, not {_dotted(_TRITON)}"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _LEAST_CAPABILITY:
+        return f"its kernels need compute capability {_dotted(_LEAST_CAPABILITY)}, not {_dotted(capability)}"
+    return None
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
