@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import ordinate
 from environment import describe
-from gpu_attention import errors_beside_plain, measure
+from gpu_attention import GATED_LENGTHS, errors_beside_plain, measure
 from gpu_candidates import Candidate, flex, fused, plain
 from ordinate import PositionEncoding
 
@@ -82,16 +82,16 @@ ENCODINGS: dict[str, Callable[[int, bool], PositionEncoding]] = {
 
 
 def gate(mask: str, kind: str) -> float:
-    """How many times further from float64 than plain bfloat16 PyTorch, at worst over output and gradients."""
-    batch, length = 2, 515
-    masking = MASKS[mask](batch, length)
-    encoding = ENCODINGS[kind](HEADS, masking.causal).to("cuda")
-    return errors_beside_plain(
-        functools.partial(ordinate.attention, encoding=encoding, **masking.arguments),
-        functools.partial(plain, encoding=encoding, seen=masking.dense(batch, length)),
-        encoding,
-        (batch, HEADS, length, DIM),
-    )
+    """How many times further from float64 than plain bfloat16 PyTorch, at worst over output, gradients and lengths."""
+    worst, batch = 0.0, 2
+    for length in GATED_LENGTHS:
+        masking = MASKS[mask](batch, length)
+        encoding = ENCODINGS[kind](HEADS, masking.causal).to("cuda")
+        attend = functools.partial(ordinate.attention, encoding=encoding, **masking.arguments)
+        theirs = functools.partial(plain, encoding=encoding, seen=masking.dense(batch, length))
+        errors = errors_beside_plain(attend, theirs, encoding, (batch, HEADS, length, DIM))
+        worst = max(worst, errors)
+    return worst
 
 
 def ours(masking: Masking, kind: str) -> Candidate:

@@ -58,6 +58,21 @@ def test_targets_that_are_missed_stand_out_and_what_was_not_measured_is_no_miss(
     )
 
 
+def test_the_faster_of_a_peers_two_ways_is_what_ours_is_compared_with():
+    import gpu_targets
+
+    by_hand, by_autotuner = ({"forward_backward_ms": ms} for ms in (9.0, 7.0))
+    rows = {
+        gpu_targets.VECTOR: by_hand,
+        ("T5 learned", "FlexAttention, vector, autotuned"): by_autotuner,
+    }
+    assert gpu_targets._with_the_best_vector(rows)[gpu_targets.VECTOR] is by_autotuner
+    assert (
+        gpu_targets._with_the_best_vector({gpu_targets.VECTOR: by_hand})[gpu_targets.VECTOR] is by_hand
+    )
+    assert gpu_targets._with_the_best_vector({}) == {}
+
+
 def test_peers_that_were_not_there_or_failed_leave_the_page_whole():
     import render_gpu
 
