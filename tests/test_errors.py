@@ -91,6 +91,11 @@ class _Claimant(ordinate.PositionEncoding):
     claims = frozenset({"decay with distanze"})
 
 
+class _TooLarge(ordinate.PositionEncoding):
+    def embed(self, x, positions=None):
+        raise MemoryError
+
+
 Case = tuple[str, Callable[[], Any], type[Exception], str]
 
 # What is wrong · how it is called · the exception · its words: the argument, the rule, the value.
@@ -365,6 +370,7 @@ CASES: list[Case] = [
     ("verify a name", lambda: ordinate.verify("rope"), TypeError, r"encoding must be a PositionEncoding, got str"),
     ("verify an unknown property", lambda: ordinate.verify(_rope, properties=["norm preservatoin"]), ValueError, r"unknown property 'norm preservatoin'.*norm preservation"),
     ("verify an unknown claim", lambda: ordinate.verify(_Claimant()), ValueError, r"claims of _Claimant must be properties, got 'decay with distanze'; did you mean 'decay with distance'"),
+    ("verify in too little memory", lambda: ordinate.verify(_TooLarge(), properties="shift"), MemoryError, r"shift invariance must be measured in the memory there is, got head_dim 64 .*, which needs more"),
     ("a report's unknown property", lambda: ordinate.verify(_rope, properties=["norm preservation"])["norm"], KeyError, r"norm"),
 ]  # fmt: skip
 

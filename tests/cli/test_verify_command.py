@@ -1,5 +1,6 @@
 """``ordinate verify`` as a person and as a program see it."""
 
+# ruff: noqa: E501  one case a line, however long
 from __future__ import annotations
 
 import json
@@ -116,6 +117,17 @@ MISUSE = [
     (["verify", "rope", "--head-dim", "63"], "head_dim must be even, channels turn in pairs, got 63", "--help"),
     (["verify", "rope:bse=1"], "unknown option 'bse' of 'rope'", "verify --list"),
     (["verify", "--heads", "0"], "--heads must be at least 1, got 0", "verify --help"),
+    (["verify", "rope", "--heads", "1000000"], "--heads must be at most 1024, got 1000000", "verify --help"),
+    (["verify", "rope", "--head-dim", "4096"], "--head-dim must be at most 1024, got 4096", "verify --help"),
+    (["verify", "rope", "--d-model", "1000000"], "--d-model must be at most 16384, got 1000000", "verify --help"),
+    (["verify", "rope", "--d-model", "0"], "--d-model must be at least 1, got 0", "verify --help"),
+    (["verify", "--train-length", "100000000"], "--train-length must be at most 16777216, got 100000000", "verify --help"),
+    (["verify", "--heads", "1024", "--head-dim", "1024"], "--heads times --head-dim must be at most 16384, got 1048576", "verify --help"),
+    (["verify", "--list", "--head-dim", "1000000"], "--head-dim must be at most 1024, got 1000000", "verify --help"),
+    (["verify", "learned", "--train-length", "1000000"], "numbers in the table of learned must be at most 67108864", "verify --help"),
+    (["verify", "learned:max_positions=10000000000"], "numbers in the table of learned must be at most 67108864", "verify --help"),
+    (["verify", "clipped:max_distance=10000000000"], "numbers in the table of clipped must be at most 67108864", "verify --help"),
+    (["verify", "t5", "--train-length", "1000000"], "--train-length times --heads times --head-dim, for t5, must be at most 67108864, got 512000000", "verify --help"),
     (["verify", "--nonsense"], "--nonsense", "ordinate verify --help"),
     (["verify", "--heads", "many"], "'--heads'", "ordinate verify --help"),
     (["verfy"], "'verfy'", "ordinate --help"),
@@ -133,6 +145,42 @@ def test_misuse_is_one_sentence_a_blank_line_and_a_hint(capsys, arguments, sente
     assert blank == ""
     assert last.startswith("hint: ")
     assert hint in last
+
+
+class TooLarge(ordinate.PositionEncoding):
+    def embed(self, x, positions=None):
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"
+        )
+
+
+def test_too_little_memory_says_nothing_of_the_encoding(capsys, monkeypatch):
+    monkeypatch.setattr(command, "create", lambda spec, **sizes: TooLarge())
+    assert run(["verify", "rope", "-p", "shift", *SMALL]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "shift invariance must be measured in the memory there is, got head_dim 8 · 2 heads · d_model 16 · "
+        "trained at 64, which needs more\n\nhint: ordinate verify --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: not enough memory")],
+    ids=["Python", "CUDA", "CPU"],
+)  # fmt: skip
+def test_any_command_that_runs_out_of_memory_says_so(capsys, monkeypatch, error):
+    def give_up(spec, **sizes):
+        raise error
+
+    monkeypatch.setattr(command, "create", give_up)
+    assert run(["verify", "rope", *SMALL]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, blank, last = captured.err.splitlines()
+    assert first.startswith("the sizes must fit into memory, got verify rope --head-dim 8")
+    assert (blank, last) == ("", "hint: ordinate verify --help")
 
 
 def test_help_ends_with_examples_that_run(capsys):

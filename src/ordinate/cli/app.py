@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ import typer
 
 import ordinate
 
+from ..memory import is_out_of_memory
 from . import compare, explore, extend, inspect, plot, report, show, verify
 from . import list as list_
 from .errors import Misuse
@@ -74,10 +76,19 @@ def run(arguments: Sequence[str]) -> int:
         sentence = f"standard output must take what is written, got: {error.strerror}"
         return _refuse(sentence, _hint(arguments))
     except Exception as error:
+        if is_out_of_memory(error):
+            return _refuse(_too_large(arguments, error), _hint(arguments))
         # typer ships its own copy of click, or needs it; either way misuse knows its message.
         if not hasattr(error, "format_message"):
             raise
         return _refuse(error.format_message(), _hint(arguments))
+
+
+def _too_large(arguments: Sequence[str], error: Exception) -> str:
+    """Our own sentence where there is one; an allocator's words say nothing to whom gave a size."""
+    if type(error) is MemoryError and str(error):
+        return str(error)
+    return f"the sizes must fit into memory, got {shlex.join(arguments)}, which needs more than there is"
 
 
 def _let_go_of_output() -> None:

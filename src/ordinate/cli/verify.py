@@ -13,14 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from ..catalog import create
+from ..catalog import create, parse
+from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
+from ..table_size import numbers_in_table
 from ..verify.api import select, verify
 from ..verify.examples import example_specs
 from ..verify.properties import PROPERTIES, Property
 from ..verify.report import VerifyReport
 from .errors import Misuse
 from .render import print_one, print_several
+
+_HELP = "ordinate verify --help"
 
 _EPILOG = """Examples:
 
@@ -35,6 +39,10 @@ _EPILOG = """Examples:
 
 Exit code: 0 if everything claimed holds, 1 if something fails, 2 for misuse.
 """
+
+# The largest sizes to measure at: a typing error costs a sentence, not the memory.
+_LARGEST = {"--head-dim": 1024, "--heads": 1024, "--d-model": 2**14, "--train-length": 2**24}
+_LARGEST_TABLE = 2**26  # numbers, half a gigabyte in float64
 
 
 def register(app: typer.Typer) -> None:
@@ -70,12 +78,12 @@ def verify_command(
     A property is judged where the encoding claims it, or where every encoding must have it;
     elsewhere it is measured and shown as not claimed.
     """
+    width = heads * head_dim if d_model is None else d_model
+    _check_sizes(head_dim, heads, d_model, train_length)
     if listed:
         _print_list(head_dim)
         return
     chosen = _select(properties)
-    _check_sizes(**{"--head-dim": head_dim, "--heads": heads, "--train-length": train_length})
-    width = heads * head_dim if d_model is None else d_model
     encodings = _create_all(
         names, d_model=width, num_heads=heads, head_dim=head_dim, max_positions=train_length
     )
@@ -96,10 +104,21 @@ def verify_command(
     raise typer.Exit(0 if ok else 1)
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise Misuse(f"{name} must be at least 1, got {size}", "ordinate verify --help")
+def _check_sizes(head_dim: int, heads: int, d_model: int | None, train_length: int) -> None:
+    options = {
+        "--head-dim": head_dim,
+        "--heads": heads,
+        "--d-model": d_model,
+        "--train-length": train_length,
+    }
+    try:
+        for name, size in options.items():
+            if size is not None:
+                check_positive_int(name, size)
+                check_at_most(name, size, _LARGEST[name])
+        check_at_most("--heads times --head-dim", heads * head_dim, _LARGEST["--d-model"])
+    except ValueError as error:
+        raise Misuse(str(error), _HELP) from None
 
 
 def _select(properties: list[str] | None) -> list[Property]:
@@ -117,11 +136,23 @@ def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, Positi
     for name in names or examples:
         spec = examples.get(name) or examples.get(f"rope+{name}") or name
         try:
+            _check_tables(spec, sizes)
             created.append((name, create(spec, **sizes)))
         except (ValueError, TypeError) as error:
-            hint = "ordinate verify --list" if "unknown" in str(error) else "ordinate verify --help"
+            hint = "ordinate verify --list" if "unknown" in str(error) else _HELP
             raise Misuse(str(error), hint) from None
     return created
+
+
+def _check_tables(spec: str, sizes: dict[str, int]) -> None:
+    """The table of an encoding, and the keys a bias is measured with, must be of a sensible size."""
+    for entry, options in parse(spec):
+        numbers = numbers_in_table(entry, options, sizes)
+        check_at_most(f"numbers in the table of {entry.name}", numbers, _LARGEST_TABLE)
+        if entry.hook == "bias":  # which is followed over all of the training length
+            keys = sizes["max_positions"] * sizes["num_heads"] * sizes["head_dim"]
+            rule = f"--train-length times --heads times --head-dim, for {entry.name},"
+            check_at_most(rule, keys, _LARGEST_TABLE)
 
 
 def _with_progress(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..catalog import Entry, create, parse
 from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
+from ..table_size import numbers_in_table
 from ..verify.examples import example_specs
 
 # The largest an option is in an example: a typing error costs a sentence, not the memory.
@@ -25,12 +26,6 @@ _LARGEST = {
     "max_distance": 2**16,
     "offset": 2**16,
     "max_positions": 2**24,
-}
-# Rows and width of the tables that options size.
-_TABLES: dict[str, tuple[Callable[[Mapping[str, int]], int], str]] = {
-    "learned": (lambda sizes: sizes["max_positions"] + sizes.get("offset", 0), "d_model"),
-    "clipped": (lambda sizes: 2 * sizes["max_distance"] + 1, "num_heads"),
-    "shaw": (lambda sizes: 2 * sizes["max_distance"] + 1, "head_dim"),
 }
 _LARGEST_TABLE = 2**24  # numbers
 
@@ -101,9 +96,5 @@ def _check_sizes(entry: Entry, options: Mapping[str, Any], sizes: Mapping[str, i
     given = {name: value for name, value in options.items() if isinstance(value, int)}
     for name, most in _LARGEST.items():
         check_at_most(f"{name} of an example", given.get(name, 0), most)
-    if entry.name in _TABLES:
-        rows, width = _TABLES[entry.name]
-        known = {**sizes, **entry.defaults, **given}
-        check_at_most(
-            f"numbers in the table of {entry.name}", rows(known) * known[width], _LARGEST_TABLE
-        )
+    numbers = numbers_in_table(entry, options, sizes)
+    check_at_most(f"numbers in the table of {entry.name}", numbers, _LARGEST_TABLE)

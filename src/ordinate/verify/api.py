@@ -10,6 +10,7 @@ import torch
 
 from ..checks import nearest
 from ..encoding import Combined, PositionEncoding
+from ..memory import is_out_of_memory
 from .properties import PROPERTIES, Property, claims_of
 from .report import NotApplicable, Status, VerifyReport, VerifyResult
 from .setting import Setting
@@ -30,8 +31,9 @@ def verify(
 
     Works for any `PositionEncoding`. What a class claims is its ``claims``; some properties every
     encoding must have. A property that is not claimed is measured all the same and reported as such.
-    A hook that raises is a failure with its message. Parameters are taken as they are, save tables that
-    are still zero throughout, which are filled with noise: they say nothing about order yet.
+    A hook that raises is a failure with its message, unless it only ran out of memory. Parameters are
+    taken as they are, save tables that are still zero throughout, which are filled with noise: they say
+    nothing about order yet.
 
     Args:
         properties: Names of properties, or unambiguous beginnings; default all.
@@ -42,6 +44,7 @@ def verify(
 
     Raises:
         ValueError: An unknown property, asked for or claimed.
+        MemoryError: The sizes are too large to measure on this machine.
 
     Example:
         >>> report = ordinate.verify(ordinate.ALiBi(8), properties=["slopes", "decay with distance"])
@@ -106,6 +109,10 @@ def _judge(
         status = Status.FAILS if item.name in claims else Status.NOT_APPLICABLE
         return VerifyResult(item.name, status, None, None, "", str(reason))
     except Exception as error:
+        if is_out_of_memory(error):  # says something of the machine and nothing of the encoding
+            raise MemoryError(
+                f"{item.name} must be measured in the memory there is, got {setting}, which needs more"
+            ) from None
         text = " ".join(str(error).split()) or "no message"
         said = f"{type(error).__name__}: {text[:300]}"
         return VerifyResult(item.name, Status.FAILS, None, None, "", said)
