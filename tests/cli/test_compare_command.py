@@ -232,6 +232,23 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, cap
 
 
 @pytest.mark.plain
+def test_a_model_larger_than_memory_is_refused_before_anything_is_made(tmp_path, capsys, monkeypatch):
+    from ordinate.lab import sweep
+
+    monkeypatch.setattr(sweep, "free_memory", lambda: 1000)
+    monkeypatch.setattr(sweep, "make_model", None)
+    assert compare("rope", *TINY, "--out", tmp_path / "out") == 2
+    first, blank, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"--d-model, --layers and --train-length must fit into memory, got 16, 1 and 8, "
+        r"which need at least \d+ MB for training with 0 MB free",
+        first,
+    )
+    assert (blank, last) == ("", "hint: ordinate compare --help")
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.plain
 def test_a_disk_that_fills_up_stops_with_a_sentence_and_the_comparison_can_go_on(
     tmp_path, capsys, monkeypatch
 ):

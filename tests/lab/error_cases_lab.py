@@ -26,7 +26,7 @@ from ordinate.lab.records import (
     write_atomically,
 )
 from ordinate.lab.soundness import check_environments, check_lines
-from ordinate.lab.sweep import check_room, plan
+from ordinate.lab.sweep import check_memory, check_room, plan
 from ordinate.lab.tasks import Language
 from ordinate.lab.train import Diverged, _check_finite, _interrupted, train_and_evaluate
 
@@ -120,6 +120,11 @@ def room(free: int) -> None:
         check_room(plan(arms=["none"], task="copy"), HERE / "not" / "there")
 
 
+def memory(free: int) -> None:
+    with mock.patch("ordinate.lab.sweep.free_memory", return_value=free):
+        check_memory(plan(arms=["none"], task="copy"))
+
+
 CASES = [
     ("a config of other fields", lambda: RunConfig.from_dict({"spec": "rope", "colour": 1}), ValueError, r"config must have the fields of RunConfig, differs in: .*colour"),
     ("text that is not there", lambda: load_corpus(("/no/such/text",)), FileNotFoundError, r"text must be files or folders, got /no/such/text, which is not there"),
@@ -157,6 +162,7 @@ CASES = [
     ("a file on a full disk", write_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.json"),
     ("a line on a full disk", append_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.jsonl"),
     ("a disk too small", lambda: room(1000), NoRoom, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
+    ("a memory too small", lambda: memory(1000), MemoryError, r"d_model, num_layers and train_length must fit into memory, got \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),
     ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
     ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),
     ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),

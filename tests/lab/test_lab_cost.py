@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from lab_cases import tiny
 
-from ordinate.lab.build import make_encoding
-from ordinate.lab.cost import added_cost
+from ordinate.lab.build import make_encoding, make_model
+from ordinate.lab.cost import added_cost, least_training_memory, training_memory
 
 CONFIG = tiny(d_model=64, num_heads=2, num_layers=3, train_length=16)
 
@@ -31,3 +32,13 @@ def test_every_channel_of_a_code_is_added(base):
     assert cost(f"sinusoidal:base={base}") == (64, 4 * 64)
     assert cost("learned") == (64, 4 * 64)
     assert cost("none") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"d_model": 128, "batch": 1}, {"d_model": 32, "batch": 16}], ids=["weights", "tokens"]
+)
+def test_the_memory_told_beforehand_is_less_than_what_is_needed_and_not_by_much(sizes):
+    config = tiny(num_heads=2, num_layers=3, train_length=64, **sizes)
+    tokens = torch.zeros(config.batch, config.train_length, dtype=torch.long)
+    needed = training_memory(make_model(config), tokens, tokens)
+    assert needed / 3 < least_training_memory(config) < needed

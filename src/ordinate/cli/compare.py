@@ -131,7 +131,7 @@ def _compare(
     from ..lab.processes import Processes
     from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
-    from ..lab.sweep import check_room, run_all, unreached
+    from ..lab.sweep import check_memory, check_room, run_all, unreached
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
@@ -157,6 +157,8 @@ def _compare(
         progress = RichProgress(len(sweep.configs()))
     try:
         if processes.main:
+            if cluster is None:  # whose machines have memory of their own
+                check_memory(sweep)
             check_room(sweep, out)
         with progress:
             for sentence in unreached(sweep):
@@ -165,6 +167,8 @@ def _compare(
                 run_all(sweep, out, progress, observers=_observers(tensorboard), processes=processes)
             else:
                 run_on_cluster(sweep, out, cluster, progress, observers=_observers(tensorboard))
+    except MemoryError as error:
+        raise MemoryError(_in_options(str(error))) from None
     except NoRoom as error:
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"

@@ -80,3 +80,14 @@ def training_memory(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
         token_losses(model(tokens), targets).sum()
     weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     return 4 * sum(weights.values()) + sum(n for where, n in kept.items() if where not in weights)
+
+
+def least_training_memory(config: RunConfig) -> int:
+    """Bytes that training holds at least, known before the model is made.
+
+    Of every layer its twelve matrices of ``d_model × d_model``, each with its gradient and two moments, and
+    of every token the twelve vectors of ``d_model`` that its products are taken with.
+    """
+    matrices = 12 * config.d_model**2 * config.num_layers
+    vectors = 12 * config.d_model * config.num_layers * config.batch * config.train_length
+    return 4 * (4 * matrices + vectors)

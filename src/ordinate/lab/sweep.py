@@ -15,12 +15,13 @@ import ordinate
 
 from ..catalog import parse
 from ..checks import check_choice, check_number, check_positive_int, nearest
+from ..memory import free_memory
 from . import words
 from .build import make_encoding, make_model
 from .claim import claim
 from .config import RunConfig, distinct
 from .corpus import load_corpus
-from .cost import parameters_of
+from .cost import least_training_memory, parameters_of
 from .presets import PRESETS
 from .processes import Processes
 from .progress import Progress
@@ -131,6 +132,22 @@ def unreached(sweep: Sweep) -> list[str]:
                 f"reaches; max_distance={config.train_length} would have none"
             )
     return sentences
+
+
+def check_memory(sweep: Sweep) -> None:
+    """The model must fit into the memory of this machine, where that is what it is trained in.
+
+    Raises:
+        MemoryError: It does not.
+    """
+    config = sweep.configs()[0]
+    needed, free = least_training_memory(config), free_memory()
+    if config.device == "cpu" and free is not None and needed > free:
+        raise MemoryError(
+            f"d_model, num_layers and train_length must fit into memory, got {config.d_model}, "
+            f"{config.num_layers} and {config.train_length}, which need at least {needed / 1e6:,.0f} MB for "
+            f"training with {free / 1e6:,.0f} MB free"
+        )
 
 
 def check_room(sweep: Sweep, out: Path) -> None:
