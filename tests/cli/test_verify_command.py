@@ -129,7 +129,14 @@ MISUSE = [
     (["verify", "clipped:max_distance=10000000000"], "numbers in the table of clipped must be at most 67108864", "verify --help"),
     (["verify", "t5", "--train-length", "1000000"], "--train-length times --heads times --head-dim, for t5, must be at most 67108864, got 512000000", "verify --help"),
     (["verify", "--nonsense"], "--nonsense", "ordinate verify --help"),
-    (["verify", "--heads", "many"], "'--heads'", "ordinate verify --help"),
+    (["verify", "--heads", "many"], "--heads must be a whole number, got 'many'", "ordinate verify --help"),
+    (["show", "rope", "--position", "1e3"], "--position must be a whole number, got '1e3'", "ordinate show --help"),
+    (["show", "rope", "--position=1.5"], "--position must be a whole number, got '1.5'", "ordinate show --help"),
+    (["show", "rope", "--dim", "8", "--dim", "x"], "--dim must be a whole number, got 'x'", "ordinate show --help"),
+    (["extend", "config.json", "--to", "abc"], "--to must be a whole number, got 'abc'", "ordinate extend --help"),
+    (["explore", "--port", "80x"], "--port must be a whole number, got '80x'", "ordinate explore --help"),
+    (["plot", "rope", "--factor", "wide"], "--factor must be a number, got 'wide'", "ordinate plot --help"),
+    (["compare", "--learning-rate", "fast"], "--learning-rate must be a number, got 'fast'", "ordinate compare --help"),
     (["verfy"], "'verfy'", "ordinate --help"),
 ]  # fmt: skip
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -81,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
         # typer ships its own copy of click, or needs it; either way misuse knows its message.
         if not hasattr(error, "format_message"):
             raise
-        return _refuse(error.format_message(), _hint(arguments))
+        return _refuse(_wrong_number(error, arguments) or error.format_message(), _hint(arguments))
 
 
 def _too_large(arguments: Sequence[str], error: Exception) -> str:
@@ -89,6 +91,30 @@ def _too_large(arguments: Sequence[str], error: Exception) -> str:
     if type(error) is MemoryError and str(error):
         return str(error)
     return f"the sizes must fit into memory, got {shlex.join(arguments)}, which needs more than there is"
+
+
+def _wrong_number(error: Exception, arguments: Sequence[str]) -> str | None:
+    """A sentence for an option that is no number, with the value, which typer's own leaves out."""
+    options = getattr(getattr(error, "param", None), "opts", ())
+    wanted = re.search(r"valid (integer|number|float)", str(error))
+    if wanted is None:
+        return None
+    rule = "a whole number" if wanted[1] == "integer" else "a number"
+    words = list(arguments)
+    for option in options:
+        for word, following in itertools.zip_longest(words, words[1:]):
+            given = following if word == option else word.partition(f"{option}=")[2]
+            if given and not _is_number(given, wanted[1]):
+                return f"{option} must be {rule}, got {given!r}"
+    return None
+
+
+def _is_number(text: str, kind: str) -> bool:
+    try:
+        int(text) if kind == "integer" else float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _let_go_of_output() -> None:
