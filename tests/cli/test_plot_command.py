@@ -45,6 +45,18 @@ def test_options_reach_the_picture(capsys):
     assert panel["series"][0]["x"] == list(range(9))
 
 
+def test_a_scaling_of_the_spec_is_compared_with_others_that_stretch_as_far(capsys):
+    assert run(["plot", "rope+yarn:factor=4", "--kind", "scalings", "--json"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    assert drawn["note"].startswith("stretched 4 times")
+    assert run(["plot", "rope", "--kind", "scalings", "--factor", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["panels"] == drawn["panels"]
+    assert run(["plot", "rope", "--kind", "scalings", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["note"].startswith("stretched 8 times")
+    assert run(["plot", "rope+yarn:factor=4", "--kind", "scalings", "--factor", "16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["note"].startswith("stretched 16 times")
+
+
 def test_list_names_every_kind(capsys):
     assert run(["plot", "--list"]) == 0
     out = capsys.readouterr().out
@@ -58,7 +70,7 @@ MISUSE = [
     ("plot rop -o a.png", "unknown encoding 'rop'", "ordinate list"),
     ("plot rope --kind wave -o a.png", "unknown kind 'wave' of picture; did you mean 'waves'", "ordinate plot --list"),
     ("plot alibi --kind codes -o a.png", "kind must be one that alibi has, bias, distance", "ordinate plot --list"),
-    ("plot rope -o a.jpg", "path must end in .png, .svg, .html, got 'a.jpg'", "ordinate plot --help"),
+    ("plot rope -o a.jpg", "--output must end in .png, .svg, .html, got 'a.jpg'", "ordinate plot --help"),
     ("plot rope -o none/a.png", "--output must be a file that can be written, got", "ordinate plot --help"),
     ("plot rope --pairs x -o a.png", "--pairs must be numbers with commas, got 'x'", "ordinate plot --help"),
     ("plot rope --kind waves --pairs 32 -o a.png", "pairs must be below 32, got 32", "ordinate plot --help"),

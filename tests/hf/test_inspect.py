@@ -196,6 +196,7 @@ def test_a_plot_is_written(write, tmp_path, capsys):
     target = tmp_path / "pairs.png"
     assert run(["inspect", write(QWEN), "--plot", str(target)]) == 0
     assert target.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().err == f"wrote {target}\n"
     assert run(["inspect", write({"model_type": "t5"}), "--plot", str(target)]) == 2
     assert "CONFIG must have a rotation to draw" in capsys.readouterr().err
 
@@ -206,7 +207,8 @@ MISUSE = [
     ({"model_type": "lama"}, [], "say so with family=…; did you mean 'llama'?"),
     ({"model_type": "llama"}, ["--dialect", "klingon"], "dialect must be one of hf, paper, minimind"),
     ({"model_type": "x"}, ["--family", "lama"], "family must be a model_type that ordinate reads, got 'lama'"),
-    ({"model_type": "llama"}, ["--plot", "x.docx"], "path must end in"),
+    ({"model_type": "llama"}, ["--plot", "/nonexist/p.png"], "--plot must be a file that can be written, got /nonexist/p.png: No"),
+    ({"model_type": "llama"}, ["--plot", "x.docx"], "--plot must end in .png, .svg, .html, got 'x.docx'"),
 ]  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def test_drawing_leaves_matplotlibs_settings_alone():
 def test_every_band_of_the_scalings_is_named_once_in_the_legend():
     figure = plots.plot("rope", "scalings", backend="plotly")
     named = [trace.name for trace in figure.data if trace.showlegend]
-    assert sorted(named) == ["before scaling", "divided by 8", "in between", "kept"]
+    assert sorted(named) == ["before scaling", "frequency divided by 8", "in between", "kept"]
 
 
 @pytest.mark.parametrize("backend", ["matplotlib", "plotly"])

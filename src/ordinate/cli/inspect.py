@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import typer
@@ -18,7 +19,7 @@ from ..hf.doctor import Diagnosis, Group, Pair, diagnose
 from ..hf.plan import ConfigError
 from ..hf.reader import short
 from ..hf.rope import DIALECTS
-from .errors import Misuse
+from .errors import Misuse, about_file
 from .facts import facts, mark
 
 _EPILOG = """Examples:
@@ -212,8 +213,9 @@ def _draw(found: Diagnosis, path: Path, subject: str) -> None:
 
     try:
         save_picture(picture_of(found, subject), path)
+        print(f"wrote {path}", file=sys.stderr)
     except (ValueError, OSError) as error:
-        raise Misuse(str(error), "ordinate inspect --help") from None
+        raise Misuse(about_file("--plot", error), "ordinate inspect --help") from None
     except ImportError as error:
         raise Misuse(
             f"--plot needs {error.name or 'matplotlib'}, not installed here.",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..plots.api import check_path, picture, save_picture
 from ..plots.kinds import KINDS
-from .errors import Misuse
+from .errors import Misuse, about_file
 
 _EPILOG = """Examples:
 
@@ -50,7 +50,9 @@ def plot_command(
     channels: str | None = typer.Option(None, metavar="N,N", help="Channels to pick out."),
     pairs: str | None = typer.Option(None, metavar="N,N", help="Pairs to pick out."),
     at: str = typer.Option("1,5", metavar="N,N", help="Positions to pick out."),
-    factor: float = typer.Option(8.0, help="How far the scalings of --kind scalings stretch."),
+    factor: float | None = typer.Option(
+        None, help="How far the scalings of --kind scalings stretch. Default: as NAME's own, else 8."
+    ),
     text: str = typer.Option("the dog bites the man", help="The words of --kind attention."),
     as_json: bool = typer.Option(False, "--json", help="Print the numbers of the picture as JSON."),
     listed: bool = typer.Option(False, "--list", help="List the kinds of pictures, and exit."),
@@ -77,7 +79,7 @@ def plot_command(
             save_picture(drawn, output)
             print(f"wrote {output}: {drawn.subject}, {drawn.title}", file=sys.stderr)
     except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
-        raise Misuse(_sentence(error), _hint(error)) from None
+        raise Misuse(about_file("--output", error), _hint(error)) from None
     if as_json:
         print(json.dumps(drawn.to_dict(), ensure_ascii=False))
 
@@ -91,12 +93,6 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
         raise Misuse(
             f"{name} must be numbers with commas, got {text!r}", "ordinate plot --help"
         ) from None
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"--output must be a file that can be written, got {error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _hint(error: Exception) -> str:

@@ -89,7 +89,7 @@ def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture
 def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """The frequency bands of one rotation under each scaling, side by side."""
     rope = _rope(encoding)
-    length, factor = view.train_length, view.factor
+    length, factor = view.train_length, _factor(rope, view)
     compared: dict[str, scaling.Scaling | None] = {
         "original": None,
         "linear": scaling.Linear(factor),
@@ -107,12 +107,18 @@ def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     return Picture("scalings", subject, title, tuple(panels), note, columns=len(panels))
 
 
+def _factor(rope: RoPE, view: View) -> float:
+    """What was asked for; else a scaling that the encoding has is compared with others that stretch as far."""
+    own = getattr(rope.scaling, "factor", None) or 1
+    return view.factor or (own if own > 1 else 8.0)
+
+
 def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float) -> Lines:
     """One scaling: pairs kept, changed in part, or divided by the whole factor."""
     pairs, divided = torch.arange(len(plain)), plain / scaled
     kept = divided < 1 + 1e-9
     whole = (divided > factor * (1 - 1e-9)) & ~kept
-    masks = {"kept": kept, "in between": ~kept & ~whole, f"divided by {factor:g}": whole}
+    masks = {"kept": kept, "in between": ~kept & ~whole, f"frequency divided by {factor:g}": whole}
     found = [
         Series(label, pairs[mask], _wavelength(scaled[mask]), points=True)
         for label, mask in masks.items()

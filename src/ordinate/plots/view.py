@@ -32,7 +32,7 @@ class View:
         distance: How far scores and biases are followed.
         channels, pairs, at: Which channels, pairs and positions are picked out. Default: a fast, a middle and a
             slow one.
-        factor: How far the scalings of the ``scalings`` picture stretch.
+        factor: How far the scalings of the ``scalings`` picture stretch. Default: as the encoding's own, else 8.
         text: The words of the ``attention`` picture.
     """
 
@@ -44,7 +44,7 @@ class View:
     channels: tuple[int, ...] | None = None
     pairs: tuple[int, ...] | None = None
     at: tuple[int, ...] = (1, 5)
-    factor: float = 8.0
+    factor: float | None = None
     text: str = "the dog bites the man"
 
     def __post_init__(self) -> None:
@@ -53,8 +53,9 @@ class View:
                 continue
             check_positive_int(name, getattr(self, name), minimum=least)
             check_at_most(name, getattr(self, name), most)
-        check_number("factor", self.factor, at_least=1)
-        check_at_most("factor", self.factor, 4096)
+        if self.factor is not None:
+            check_number("factor", self.factor, at_least=1)
+            check_at_most("factor", self.factor, 4096)
         for name in ("channels", "pairs", "at"):
             picked = getattr(self, name)
             if picked is None:

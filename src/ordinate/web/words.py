@@ -209,7 +209,7 @@ _PATTERNS = (
     (r"position (\d+)", r"位置 \1"),
     (r"head (\d+)", r"头 \1"),
     (r"with (.+)", r"使用 \1"),
-    (r"divided by (\S+)", r"除以 \1"),
+    (r"frequency divided by (\S+)", r"频率除以 \1"),
     (r"training length (\d+)", r"训练长度 \1"),
     (r"trained at (\d+)", r"训练长度 \1"),
     (r"pairs (\d+) to (\d+)", r"第 \1 到 \2 对"),
