@@ -207,7 +207,7 @@ MISUSE = [
     ({"model_type": "lama"}, [], "say so with family=…; did you mean 'llama'?"),
     ({"model_type": "llama"}, ["--dialect", "klingon"], "dialect must be one of hf, paper, minimind"),
     ({"model_type": "x"}, ["--family", "lama"], "family must be a model_type that ordinate reads, got 'lama'"),
-    ({"model_type": "llama"}, ["--plot", "/nonexist/p.png"], "--plot must be a file that can be written, got /nonexist/p.png: No"),
+    ({"model_type": "llama"}, ["--plot", "/no/p.png"], "--plot must be a file that can be written, got /no/p.png: No"),
     ({"model_type": "llama"}, ["--plot", "x.docx"], "--plot must end in .png, .svg, .html, got 'x.docx'"),
 ]  # fmt: skip
 
