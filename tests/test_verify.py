@@ -335,8 +335,8 @@ def test_rope_does_not_claim_decay_and_says_where_it_rises():
     curve = (distances * 10000 ** (-torch.arange(32) / 32)).cos().mean(dim=1)
     rises = (curve.diff() > 0).nonzero().flatten() + 1
     assert result.value == len(rises)
-    assert f"from {int(rises[0])} on" in result.figure
-    assert f"{curve[256]:.2f} left at 256, {curve[4095]:.2f} at 4095" in result.figure
+    assert f"{len(rises)} of 4095 steps rise, the first at distance {int(rises[0])}; " in result.figure
+    assert f"{curve[256]:.2f} of the score is left at 256, {curve[4095]:.2f} at 4095" in result.figure
 
 
 def test_wavelengths_of_base_1e6_are_those_of_the_formula():

@@ -19,6 +19,7 @@ from ordinate.cli.app import run
 from ordinate.cli.render import together
 from ordinate.verify.examples import example_specs
 from ordinate.verify.properties import PROPERTIES
+from ordinate.verify.report import Status
 
 SMALL = ["--head-dim", "8", "--heads", "2", "--train-length", "64"]
 
@@ -49,7 +50,7 @@ def test_one_encoding_is_a_list_of_its_properties(capsys):
     out = capsys.readouterr().out
     assert out.startswith("rope  head_dim 8 · 2 heads · d_model 16 · trained at 64")
     assert re.search(r"✓ norm preservation +lengths change by \d", out)
-    assert re.search(r"· decay with distance +\d+ rises from", out)
+    assert re.search(r"· decay with distance +\d+ of 4095 steps rise", out)
     assert "does not apply: boundedness, linear shift map" in out
     assert "1 encoding: 11 of 11 claims and requirements hold (" in out
 
@@ -262,6 +263,15 @@ def test_without_typer_and_rich_one_sentence_says_how_to_get_them(capsys, monkey
     )
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_terminal_tells_the_verdicts_apart(encoding):
+    marks = "".join(status.mark for status in Status)
+    written = marks.encode(encoding, errors="ordinate.plain").decode(encoding)
+    assert len(set(written)) == len(marks) == 4
+    assert "?" not in written
+    assert "→ ✓".encode("ascii", errors="ordinate.plain") == b"> +"
+
+
 @pytest.mark.slow
 def test_importing_ordinate_loads_neither_typer_nor_rich():
     code = "import sys, ordinate; print([m for m in ('typer', 'rich', 'click') if m in sys.modules])"
@@ -278,7 +288,7 @@ def test_the_installed_command_survives_a_reader_that_leaves_and_a_plain_termina
         capture_output=True, text=True, env=plain, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    assert "? norm preservation" in done.stdout
+    assert "+ norm preservation" in done.stdout
     for asked, first in (("--list", "encodings"), ("rope -p norm --json", "{")):
         shell = f"{sys.executable} -c '{code}' verify {asked} | head -1"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)

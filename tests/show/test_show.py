@@ -102,6 +102,13 @@ def test_sinusoidal_rows_are_sines_and_cosines(options):
     assert column(shifted, "sin, turned") == pytest.approx(column(shifted, "sin, itself"), abs=1e-12)
 
 
+def test_the_rule_of_alibi_gives_the_slope_beside_each_head():
+    slopes = step(show("alibi", heads=8), "slope")
+    assert slopes.formula.startswith("2^(-8(h+1)/n) for n heads")
+    for head, slope, *_ in slopes.rows:
+        assert slope == 2 ** (-8 * (head + 1) / 8)
+
+
 def test_alibi_slopes_and_matrix():
     walk = show("alibi", heads=6, length=4)
     slopes = column(step(walk, "slope"), "slope")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import itertools
@@ -19,6 +20,18 @@ from ..memory import is_out_of_memory
 from . import compare, explore, extend, inspect, plot, report, show, verify
 from . import list as list_
 from .errors import Misuse
+
+# What stands for a sign where a terminal cannot write it; verdicts must still be told apart.
+_PLAIN = {"✓": "+", "✗": "x", "·": ".", "–": "-", "→": ">", "×": "x", "…": "~", "−": "-", "≡": "="}
+
+
+def _in_plain_signs(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    unwritten = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(sign, "?") for sign in unwritten), error.end
+
+
+codecs.register_error("ordinate.plain", _in_plain_signs)
 
 app = typer.Typer(
     name="ordinate",
@@ -61,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ is no reason to fail
+            stream.reconfigure(errors="ordinate.plain")  # a terminal without ✓ is no reason to fail
     try:
         code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="ordinate")
         sys.stdout.flush()  # so that a reader who left is noticed here

@@ -28,7 +28,8 @@ def steps_of_alibi(encoding: ALiBi, example: Example) -> list[Step]:
             "the slope of each head",
             ("head", "slope", "log2", "one logit lower after"),
             [(head, slope, slope.log2(), 1 / slope) for head, slope in enumerate(slopes)],
-            formula=f"2^(-{encoding.max_exponent:g}h/n) for n heads, a power of two; others add some of the next",
+            formula=f"2^(-{encoding.max_exponent:g}(h+1)/n) for n heads, a power of two; other numbers have the "
+            "slopes of the power below, then every other one of the power above",
             note="the last column is in positions",
         ),
         *bias_matrices(encoding, example, causal=not encoding.symmetric),

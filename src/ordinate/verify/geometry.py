@@ -106,7 +106,10 @@ def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measure
     if bool(rises.any()):
         first = int(rises.nonzero()[0]) + 1
         return Measurement(
-            False, int(rises.sum()), "steps", f"{{}} rises from {first} on; {_left(curve)}"
+            False,
+            int(rises.sum()),
+            "steps",
+            f"{{}} of {count - 1} steps rise, the first at distance {first}; {_left(curve)}",
         )
     sentence = f"{{}} of {count - 1} steps rise"
     if not bool((steps < -noise).any()):
@@ -119,4 +122,4 @@ def _left(curve: Float[Tensor, "heads distances"]) -> str:
     """How much of the score at distance 0 is left further out, averaged over heads."""
     mean, last = curve.mean(dim=0), curve.shape[1] - 1
     shares = [f"{float(mean[min(at, last)] / mean[0]):.2f}" for at in (256, last)]
-    return f"{shares[0]} left at {min(256, last)}, {shares[1]} at {last}"
+    return f"{shares[0]} of the score is left at {min(256, last)}, {shares[1]} at {last}"

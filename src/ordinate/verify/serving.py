@@ -140,7 +140,7 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
         first = signature(encoding, setting, torch.arange(8))
         if torch.equal(first, signature(encoding, setting, beyond)):
             return Measurement(False, length, "positions", "position {} is taken for position 0")
-    rotary = _unseen_angles(encoding, setting)
+    rotary = _unseen_angles(encoding, setting, furthest)
     if rotary is not None:
         return rotary
     if not hooks:
@@ -162,7 +162,7 @@ def _refusal(encoding: PositionEncoding, setting: Setting, limit: int) -> Measur
     return Measurement(False, limit, "positions", "answers position {} past its own max_positions")
 
 
-def _unseen_angles(encoding: PositionEncoding, setting: Setting) -> Measurement | None:
+def _unseen_angles(encoding: PositionEncoding, setting: Setting, furthest: int) -> Measurement | None:
     """How many pairs reach angles training never showed, at the length the encoding is meant for.
 
     Training shows a pair all angles if it turns fully within the training length, else those up to
@@ -185,7 +185,10 @@ def _unseen_angles(encoding: PositionEncoding, setting: Setting) -> Measurement 
         seen = (trained * setting.train_length).clamp(max=2 * math.pi)
         unseen = int(((used * reach).clamp(max=2 * math.pi) > seen * (1 + 1e-9)).sum())
         far = f"; {_far_bias(encoding, setting)}" if "bias" in hooks_of(encoding) else ""
-        sentence = f"at {reach}, {{}} of {len(told)} pairs are at untrained angles{far}"
+        sentence = (
+            f"finite up to {furthest}, no claim of quality; "
+            f"at {reach}, {{}} of {len(told)} pairs at untrained angles{far}"
+        )
         return Measurement(True, unseen, "pairs", sentence)
     return None
 
