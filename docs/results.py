@@ -15,7 +15,7 @@ PAGE = DOCS / "results.md"
 RECORDS = DOCS / "results" / "gpu"
 PICTURE = DOCS / "results" / "published.png"
 
-#: Perplexity by length of a model of 247M trained at 512 tokens of WikiText-103: Press et al. 2022,
+#: Perplexity by length of a model of 247M trained at 512 tokens of WikiText-103: Press et al. 2021,
 #: arXiv:2108.12409, table 2.
 PUBLISHED: dict[str, dict[int, float]] = {
     "sinusoidal": {
@@ -133,7 +133,7 @@ The whole report: [report.md](results/gpu/report.md). The records: [results/gpu]
 
 ### Beside what was published
 
-Press et al. (2022, [arXiv:2108.12409](https://arxiv.org/abs/2108.12409), table 2) trained 247M parameters at 512 tokens
+Press et al. (2021, [arXiv:2108.12409](https://arxiv.org/abs/2108.12409), table 2) trained 247M parameters at 512 tokens
 of WikiText-103 and tested four of these encodings at lengths up to 15,512. In training lengths, and in nats per token:
 
 | encoding | {" | ".join(f"{what}: published | ours" for what in measured)} |
@@ -152,8 +152,8 @@ also rise about as far. What differs:
 - **sinusoidal** leaves at once here; published, it still gained a little at first. The first length tested here past
   the training length is 1.125×, so a gain before that would not be seen; where rotary turns cannot be told more exactly
   either.
-- **In length** the order is another: from {in_length[0][1]} ({in_length[0][0]:.3f} nats) to {in_length[-1][1]}
-  ({in_length[-1][0]:.3f}) here, from t5 to rope there. With one seed an arm, ours is not a ranking.
+- **In length** the order of these four is another: from {in_length[0][1]} ({in_length[0][0]:.3f} nats) to
+  {in_length[-1][1]} ({in_length[-1][0]:.3f}) here, from t5 to rope there. With one seed an arm, ours is not a ranking.
 - **Most arms were trained too long** for the text there is. {past_best(summary)}
   So in-length losses also measure who learns by heart least, and that may be part of any difference.
 
@@ -201,7 +201,7 @@ def draw() -> bytes:
 
     panels = {
         "ordinate, 25M, Python source": our_losses(read_report(RECORDS).summary),
-        "Press et al. 2022, 247M, WikiText-103": published_losses(),
+        "Press et al. 2021, 247M, WikiText-103": published_losses(),
     }
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
