@@ -60,6 +60,13 @@ def prose(page: Path) -> str:
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
+def test_what_is_to_be_installed_can_be():
+    """No package index has ordinate, so an extra is installed from a clone."""
+    told = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    wrong = re.compile(r"pip install\s+['\"]?ordinate\b")
+    assert [path for path in told if wrong.search(path.read_text(encoding="utf-8"))] == []
+
+
 def section(page: Path, level: int, number: int) -> str:
     """The text of the n-th section of a level."""
     parts = re.split(rf"^{'#' * level} ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from ..extras import how_to_install
+
 
 def main() -> None:
     """Run ``ordinate``; without the packages it needs, say which and how to get them."""
@@ -13,7 +15,7 @@ def main() -> None:
         print(
             f"The ordinate command needs {' and '.join(missing)}, not installed here.", file=sys.stderr
         )
-        print("\nhint: pip install 'ordinate[lab]'", file=sys.stderr)
+        print(f"\nhint: {how_to_install('lab')}", file=sys.stderr)
         raise SystemExit(1)
     from .app import run
 

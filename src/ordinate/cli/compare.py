@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from ..extras import how_to_install
 from .errors import Misuse
 
 _HELP = "ordinate compare --help"
@@ -313,7 +314,7 @@ def _check_packages(tensorboard: bool, cluster: str | None) -> None:
         if find_spec(package) is None:
             raise Misuse(
                 f"ordinate compare needs {package} for this, not installed here",
-                f"pip install 'ordinate[{extra}]'",
+                how_to_install(extra),
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from ..extras import how_to_install
 from .errors import Misuse
 
 _EPILOG = """Examples:
@@ -58,7 +59,7 @@ def explore_command(
         with contextlib.suppress(KeyboardInterrupt):
             serve(host=host, port=port, language=language, runs=runs, on_ready=tell)
     except ModuleNotFoundError as error:
-        raise Misuse(str(error), "pip install 'ordinate[web]'") from None
+        raise Misuse(str(error), how_to_install("web")) from None
     except OSError as error:
         where = f"{host}:{port}" if port else host
         raise Misuse(

@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..extras import how_to_install
 from ..hf.config import from_config
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
 from ..hf.plan import ConfigError
@@ -219,5 +220,5 @@ def _draw(found: Diagnosis, path: Path, subject: str) -> None:
     except ImportError as error:
         raise Misuse(
             f"--plot needs {error.name or 'matplotlib'}, not installed here.",
-            "pip install 'ordinate[plot]'",
+            how_to_install("plot"),
         ) from None

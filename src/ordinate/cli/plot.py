@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..extras import how_to_install
 from ..plots.api import check_path, picture, save_picture
 from ..plots.kinds import KINDS
 from .errors import Misuse, about_file
@@ -97,7 +98,7 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
 
 def _hint(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return "pip install 'ordinate[plot]'"
+        return how_to_install("plot")
     if "unknown encoding" in str(error):
         return "ordinate list"
     return "ordinate plot --list" if "kind" in str(error) else "ordinate plot --help"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..attention.api import Impl
 from ..checks import check_bool, check_choice
+from ..extras import how_to_install
 from ..rotate.rope import RoPE
 from . import patch_calls, patch_check, patch_layers, patch_rotary
 from .attention_interface import register, uses_interface
@@ -97,7 +98,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
     try:
         from transformers import PreTrainedModel
     except ImportError as missing:
-        raise ImportError("patch needs transformers: pip install 'ordinate[hf]'") from missing
+        raise ImportError(f"patch needs transformers: {how_to_install('hf')}") from missing
     check_choice("impl", impl, get_args(Impl))
     check_bool("check", check)
     if not isinstance(model, PreTrainedModel):

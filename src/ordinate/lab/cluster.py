@@ -18,6 +18,7 @@ from typing import Any
 
 import ordinate
 
+from ..extras import how_to_install
 from . import words
 from .claim import claim
 from .config import RunConfig
@@ -216,7 +217,7 @@ def _import_ray() -> Any:
         import ray
     except ImportError:
         raise ClusterError(
-            "a cluster needs ray, not installed here: pip install 'ordinate[cluster]'"
+            f"a cluster needs ray, not installed here: {how_to_install('cluster')}"
         ) from None
     return ray
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..extras import install_command
 from . import words
 from .findings import Finding, findings, headline
 from .gather import Run
@@ -123,8 +123,8 @@ def _device(run: Run) -> str:
 
 def _commands(summary: Summary) -> list[str]:
     sweep = summary.gathered.sweep
-    pinned = f"ordinate[lab]=={sweep.version}" if sweep.version else "ordinate[lab]"
-    return [f"pip install {shlex.quote(pinned)}", *([sweep.command] if sweep.command else [])]
+    clone = f"in a clone of ordinate {sweep.version}".rstrip()
+    return [f"{install_command('lab')}  # {clone}", *([sweep.command] if sweep.command else [])]
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:

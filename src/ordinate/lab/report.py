@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..extras import how_to_install
 from .figures import charts
 from .gather import LeftOut, gather
 from .markdown import build_markdown
@@ -92,7 +93,7 @@ def write_report(directory: str | Path) -> Report:
     missing = [name for name in ("matplotlib", "plotly") if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
-            f"a report needs {' and '.join(missing)}, not installed here: pip install 'ordinate[lab]'"
+            f"a report needs {' and '.join(missing)}, not installed here: {how_to_install('lab')}"
         )
     summary, narrative, folder = report.summary, report.narrative, Path(directory)
     drawn = charts(summary)

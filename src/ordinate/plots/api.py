@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ..checks import check_choice, nearest
 from ..encoding import PositionEncoding
+from ..extras import how_to_install
 from .draw_matplotlib import to_matplotlib
 from .draw_plotly import to_plotly
 from .kinds import KINDS, default_kind, kinds_of
@@ -73,7 +74,7 @@ def plot(
 def figure_of(picture: Picture, backend: Backend = "matplotlib") -> Any:
     """A picture as a figure of a backend."""
     if find_spec(backend) is None:
-        raise ModuleNotFoundError(f"backend {backend!r} must be installed: pip install 'ordinate[plot]'")
+        raise ModuleNotFoundError(f"backend {backend!r} must be installed: {how_to_install('plot')}")
     return to_matplotlib(picture) if backend == "matplotlib" else to_plotly(picture)
 
 

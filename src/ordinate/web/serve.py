@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..extras import how_to_install
 from .page import CSS, QUIET, build
 
 LOOPBACK = "127.0.0.1"
@@ -77,7 +78,7 @@ def serve(
     missing = [name for name in ("gradio", "plotly") if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
-            f"{' and '.join(missing)} must be installed for the page: pip install 'ordinate[web]'"
+            f"{' and '.join(missing)} must be installed for the page: {how_to_install('web')}"
         )
     os.environ.update(QUIET)
     import torch
