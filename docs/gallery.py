@@ -63,11 +63,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
     "Scores": (
         Entry("rope-scores.png", "rope --kind scores",
-              "RoPE's scores sink with distance, but not evenly: they rise again and again."),
+              "RoPE's scores sink with distance on average, but not evenly: they rise again and again."),
         Entry("alibi-scores.png", "alibi --kind scores", "ALiBi's fall on straight lines."),
         Entry("attention.png", "rope --kind attention --text 'the dog bites the man'",
-              "The permutation experiment. Without positions attention does not change when the words are shuffled; "
-              "with RoPE it does."),
+              "The permutation experiment. Without positions, shuffling the words only shuffles attention with them: "
+              "put back in order, nothing has changed. With RoPE it has."),
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``ordinate compare``: train one small model per encoding, test all at longer lengths, and report."""
+"""``ordinate compare``: train the same small model with each encoding, test all at longer lengths, and report."""
 
 from __future__ import annotations
 
