@@ -169,7 +169,7 @@ MISUSE = [  # arguments, sentence, hint
     (["--learning-rate", "0"], "--learning-rate must be greater than 0, got 0", "compare --help"),
     (["--learning-rate", "nan"], "--learning-rate must be finite, got nan", "compare --help"),
     (["rope", "--d-model", "15", "--heads", "3"], "head_dim (--d-model / --heads) must be even, channels turn in pairs, got 5", "compare --help"),
-    (["--extend", "yam"], "unknown encoding 'yam'", "ordinate list"),
+    (["--extend", "yam"], "--extend must be scalings of RoPE, got 'yam'; did you mean 'dynamic' or 'yarn'", "compare --help"),
     (["--extend", "alibi"], "--extend must be scalings of RoPE, got 'alibi'", "compare --help"),
     (["--extend", "yarn:factor=4", "--extend", "none"], "--extend must be scalings of RoPE, got 'none'", "compare --help"),
     (["--extend", "yarn:factor=4+alibi"], "--extend must be scalings of RoPE, got 'yarn:factor=4+alibi'", "compare --help"),

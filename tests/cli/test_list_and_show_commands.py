@@ -71,6 +71,7 @@ def test_list_tells_name_place_kind_year_paper_and_users(capsys, monkeypatch, wi
     assert "learned" in out
     assert "fixed" in out
     assert "BLOOM, MPT" in out
+    assert "acts on nowhere" not in out
 
 
 @pytest.mark.parametrize("name", ["Yarn", " yarn ", "RoPE+YaRN", "rope + yarn"])
@@ -135,13 +136,14 @@ def test_an_output_that_is_full_is_a_sentence(command):
 MISUSE = [
     (["show"], "NAME", "ordinate show --help"),
     (["show", "rop"], "unknown encoding 'rop' in spec 'rop'; did you mean 'rope'", "ordinate list"),
-    (["show", "rope", "--dim", "7"], "head_dim must be even, channels turn in pairs, got 7", "ordinate show --help"),
-    (["show", "rope", "--dim", "0"], "dim must be at least 1, got 0", "ordinate show --help"),
-    (["show", "rope", "--dim", "5000"], "dim must be at most 1024, got 5000", "ordinate show --help"),
-    (["show", "rope", "--position", "-1"], "position must be at least 0, got -1", "ordinate show --help"),
-    (["show", "rope", "--position", "9999999999"], "position must be at most 2147483648", "ordinate show --help"),
-    (["show", "alibi", "--heads", "1000"], "heads must be at most 256, got 1000", "ordinate show --help"),
-    (["show", "t5", "--length", "100"], "length must be at most 64, got 100", "ordinate show --help"),
+    (["show", "rope", "--dim", "7"], "--dim must be even, channels turn in pairs, got 7", "ordinate show --help"),
+    (["show", "rope:head_dim=7"], "head_dim must be even, channels turn in pairs, got 7", "ordinate show --help"),
+    (["show", "rope", "--dim", "0"], "--dim must be at least 1, got 0", "ordinate show --help"),
+    (["show", "rope", "--dim", "5000"], "--dim must be at most 1024, got 5000", "ordinate show --help"),
+    (["show", "rope", "--position", "-1"], "--position must be at least 0, got -1", "ordinate show --help"),
+    (["show", "rope", "--position", "9999999999"], "--position must be at most 2147483648", "ordinate show --help"),
+    (["show", "alibi", "--heads", "1000"], "--heads must be at most 256, got 1000", "ordinate show --help"),
+    (["show", "t5", "--length", "100"], "--length must be at most 64, got 100", "ordinate show --help"),
     (["show", "t5:max_distance=99999999999"], "max_distance of an example must be at most", "ordinate show --help"),
     (["show", "clipped:max_distance=+1000000000"], "max_distance of an example must be at most", "ordinate show --help"),
     (["show", "clipped:max_distance=1_000_000_000"], "max_distance of an example must be at most", "ordinate show --help"),

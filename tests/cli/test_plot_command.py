@@ -1,5 +1,6 @@
 """``ordinate plot`` as a person and as a program see it."""
 
+# ruff: noqa: E501  one case a line, however long
 from __future__ import annotations
 
 import json
@@ -73,11 +74,15 @@ MISUSE = [
     ("plot rope -o a.jpg", "--output must end in .png, .svg, .html, got 'a.jpg'", "ordinate plot --help"),
     ("plot rope -o none/a.png", "--output must be a file that can be written, got", "ordinate plot --help"),
     ("plot rope --pairs x -o a.png", "--pairs must be numbers with commas, got 'x'", "ordinate plot --help"),
-    ("plot rope --kind waves --pairs 32 -o a.png", "pairs must be below 32, got 32", "ordinate plot --help"),
-    ("plot rope --positions 9999 -o a.png", "positions must be at most 4096, got 9999", "ordinate plot --help"),
-    ("plot rope --dim 63 -o a.png", "head_dim must be even", "ordinate plot --help"),
+    ("plot rope --kind waves --pairs 32 -o a.png", "--pairs must be below 32, got 32", "ordinate plot --help"),
+    ("plot rope --kind waves --pairs 0,0 -o a.png", "--pairs must each be named once, got 0, 0", "ordinate plot --help"),
+    ("plot rope --kind waves --text hello -o a.png", "--text must be left out for waves, which has no use for it", "ordinate plot --help"),
+    ("plot rope --channels 2 -o a.png", "--channels must be left out for rotation, which has no use for it", "ordinate plot --help"),
+    ("plot rope --kind wavelengths --factor 8 -o a.png", "--factor must be left out for wavelengths", "ordinate plot --help"),
+    ("plot rope --positions 9999 -o a.png", "--positions must be at most 4096, got 9999", "ordinate plot --help"),
+    ("plot rope --dim 63 -o a.png", "--dim must be even", "ordinate plot --help"),
     ("plot learned --kind profile --at 5000 -o a.png", "positions must be in 0 … 4095", "ordinate plot --help"),
-    ("plot rope --kind attention --text '' -o a.png", "text must have 2 to 16 words, got 0", "ordinate plot --help"),
+    ("plot rope --kind attention --text '' -o a.png", "--text must have 2 to 16 words, got 0", "ordinate plot --help"),
 ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_a_false_claim_exits_1_and_is_repeated_at_the_end(capsys, monkeypatch):
 MISUSE = [
     (["verify", "rop"], "unknown encoding 'rop' in spec 'rop'; did you mean 'rope'", "verify --list"),
     (["verify", "-p", "shft"], "unknown property 'shft'; did you mean 'shift invariance'", "verify --list"),
-    (["verify", "rope", "--head-dim", "63"], "head_dim must be even, channels turn in pairs, got 63", "--help"),
+    (["verify", "rope", "--head-dim", "63"], "--head-dim must be even, channels turn in pairs, got 63", "--help"),
     (["verify", "rope:bse=1"], "unknown option 'bse' of 'rope'", "verify --list"),
     (["verify", "--heads", "0"], "--heads must be at least 1, got 0", "verify --help"),
     (["verify", "rope", "--heads", "1000000"], "--heads must be at most 1024, got 1000000", "verify --help"),

@@ -204,8 +204,9 @@ def test_a_plot_is_written(write, tmp_path, capsys):
 MISUSE = [
     ({"model_type": "llama", "rope_scaling": {"type": "warp"}}, [], "rope_scaling.type must be one of default, linear"),
     ({"model_type": "nobody"}, [], "model_type must be a family that ordinate reads, got 'nobody'"),
-    ({"model_type": "lama"}, [], "say so with family=…; did you mean 'llama'?"),
+    ({"model_type": "lama"}, [], "say so with --family NAME; did you mean 'llama'?"),
     ({"model_type": "llama"}, ["--dialect", "klingon"], "dialect must be one of hf, paper, minimind"),
+    ({"model_type": "llama"}, ["--dialect", "paper"], "--dialect must be left out where there is no YaRN, got 'paper'"),
     ({"model_type": "x"}, ["--family", "lama"], "family must be a model_type that ordinate reads, got 'lama'"),
     ({"model_type": "llama"}, ["--plot", "/no/p.png"], "--plot must be a file that can be written, got /no/p.png: No"),
     ({"model_type": "llama"}, ["--plot", "x.docx"], "--plot must end in .png, .svg, .html, got 'x.docx'"),

@@ -168,7 +168,7 @@ CASES = [
     ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),
     ("an unknown task", lambda: plan(task="copi"), ValueError, r"unknown task 'copi'; did you mean 'copy'"),
     ("an unknown encoding in a plan", lambda: plan(arms=["ropee"], task="copy"), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),
-    ("an unknown extension", lambda: plan(extensions=("yarm:factor=2",), task="copy"), ValueError, r"unknown encoding 'yarm'.*did you mean 'yarn'"),
+    ("an unknown extension", lambda: plan(extensions=("yarm:factor=2",), task="copy"), ValueError, r"extensions must be scalings of RoPE, got 'yarm:factor=2'; did you mean 'yarn'"),
     ("a length the task has no room in", lambda: plan(task="passkey", train_length=16), ValueError, r"train_length must be at least 39 for task 'passkey', got 16"),
     ("a test length the task has no room in", lambda: plan(task="addition", lengths=(3, 64)), ValueError, r"lengths must be at least 5 for task 'addition', got 3"),
     ("no steps", lambda: plan(steps=0, task="copy"), ValueError, r"steps must be at least 1, got 0"),

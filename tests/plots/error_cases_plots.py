@@ -39,6 +39,7 @@ CASES = [
     ("plot with an unknown backend", lambda: plots.plot("rope", backend="bokeh"), ValueError, r"backend must be one of 'matplotlib', 'plotly', got 'bokeh'"),
     ("plot without its backend", lambda: plots_without_backends("rope"), ModuleNotFoundError, r"backend 'matplotlib' must be installed: pip install '\.\[plot\]' in a clone of ordinate"),
     ("plot of no channels", lambda: plots.picture("rope", "waves", pairs=()), ValueError, r"pairs must name 1 to 8, got 0"),
+    ("plot of a pair twice", lambda: plots.picture("rope", "waves", pairs=(0, 0)), ValueError, r"pairs must each be named once, got 0, 0"),
     ("plot of a channel beyond the last", lambda: plots.picture("sinusoidal", "channels", channels=(64,)), ValueError, r"channels must be below 64, got 64"),
     ("plot of half a position", lambda: plots.picture("rope", positions=2.5), TypeError, r"positions must be an int, got 2.5"),
     ("plot of one word", lambda: plots.picture("rope", "attention", text="a"), ValueError, r"text must have 2 to 16 words, got 1"),

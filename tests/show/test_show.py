@@ -109,6 +109,13 @@ def test_the_rule_of_alibi_gives_the_slope_beside_each_head():
         assert slope == 2 ** (-8 * (head + 1) / 8)
 
 
+def test_the_bucket_that_t5_never_uses_is_named():
+    buckets = step(show("t5:bidirectional=true"), "distances of each bucket")
+    assert 16 not in column(buckets, "bucket")
+    assert "bucket 16 is never used: distance 0 is in bucket 0" in buckets.note
+    assert "never used" not in step(show("t5"), "distances of each bucket").note
+
+
 def test_alibi_slopes_and_matrix():
     walk = show("alibi", heads=6, length=4)
     slopes = column(step(walk, "slope"), "slope")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 
 class Misuse(Exception):
@@ -11,6 +12,18 @@ class Misuse(Exception):
     def __init__(self, sentence: str, hint: str) -> None:
         super().__init__(sentence)
         self.hint = hint
+
+
+# What is said of a number that was given, and not of one that came of it.
+_SAID = r"(?=must (?:be (?:at least|at most|below|even)|each|have|name)\b)"
+
+
+def in_options(sentence: str, options: Mapping[str, str], spec: str = "") -> str:
+    """A message about a parameter, said of the option that gives it, unless the spec gave it itself."""
+    for name, option in options.items():
+        if f"{name}=" not in spec.replace(" ", ""):
+            sentence = re.sub(rf"^{name} {_SAID}", f"{option} ", sentence)
+    return sentence
 
 
 def about_file(option: str, error: Exception) -> str:

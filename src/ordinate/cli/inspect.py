@@ -23,6 +23,8 @@ from ..hf.rope import DIALECTS
 from .errors import Misuse, about_file
 from .facts import facts, mark
 
+_HELP = "ordinate inspect --help"
+
 _EPILOG = """Examples:
 
 \b
@@ -70,8 +72,10 @@ def inspect_command(
     try:
         plan = from_config(config, family=family, dialect=dialect)  # type: ignore[arg-type]
     except ConfigError as error:
-        raise Misuse(str(error), "ordinate inspect --help") from None
+        raise Misuse(str(error).replace("family=…", "--family NAME"), _HELP) from None
     found = diagnose(plan)
+    if dialect is not None and not any(group.dialect for group in found.groups):
+        raise Misuse(f"--dialect must be left out where there is no YaRN, got {dialect!r}", _HELP)
     if plot is not None:
         _draw(found, plot, config.name)
     if as_json:
@@ -216,7 +220,7 @@ def _draw(found: Diagnosis, path: Path, subject: str) -> None:
         save_picture(picture_of(found, subject), path)
         print(f"wrote {path}", file=sys.stderr)
     except (ValueError, OSError) as error:
-        raise Misuse(about_file("--plot", error), "ordinate inspect --help") from None
+        raise Misuse(about_file("--plot", error), _HELP) from None
     except ImportError as error:
         raise Misuse(
             f"--plot needs {error.name or 'matplotlib'}, not installed here.",

@@ -96,5 +96,7 @@ def _print_stacked(console: Console, title: str, entries: list[Entry]) -> None:
     console.print(Text(title, style="dim"))
     for entry in entries:
         learned = "learned" if entry.learned else "fixed"
-        console.print(Text.assemble((entry.name, "bold"), f"  acts on {_PLACES[entry.hook]}, {learned}"))
+        place = _PLACES[entry.hook]
+        acts = "acts nowhere" if entry.hook == "none" else f"acts on {place}"
+        console.print(Text.assemble((entry.name, "bold"), f"  {acts}, {learned}"))
         console.print(Text(f"  {entry.year} {entry.paper}; {entry.used_by}", style="dim"))

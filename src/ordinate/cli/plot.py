@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import typer
@@ -13,7 +15,10 @@ from rich.table import Table
 from ..extras import how_to_install
 from ..plots.api import check_path, picture, save_picture
 from ..plots.kinds import KINDS
-from .errors import Misuse, about_file
+from ..plots.view import View
+from .errors import Misuse, about_file, in_options
+
+_HELP = "ordinate plot --help"
 
 _EPILOG = """Examples:
 
@@ -28,6 +33,12 @@ _EPILOG = """Examples:
   ordinate plot t5 --kind scores --json                          the numbers, not the picture
   ordinate plot --list                                           every kind of picture
 """
+
+_OPTIONS = {
+    "head_dim": "--dim",
+    "d_model": "--dim",
+    **{field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(View)},
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -50,11 +61,11 @@ def plot_command(
     train_length: int = typer.Option(4096, help="Positions the model is taken to be trained on."),
     channels: str | None = typer.Option(None, metavar="N,N", help="Channels to pick out."),
     pairs: str | None = typer.Option(None, metavar="N,N", help="Pairs to pick out."),
-    at: str = typer.Option("1,5", metavar="N,N", help="Positions to pick out."),
+    at: str | None = typer.Option(None, metavar="N,N", help="Positions to pick out. Default: 1,5."),
     factor: float | None = typer.Option(
         None, help="How far the scalings of --kind scalings stretch. Default: as NAME's own, else 8."
     ),
-    text: str = typer.Option("the dog bites the man", help="The words of --kind attention."),
+    text: str | None = typer.Option(None, help=f"The words of --kind attention. Default: {View.text}."),
     as_json: bool = typer.Option(False, "--json", help="Print the numbers of the picture as JSON."),
     listed: bool = typer.Option(False, "--list", help="List the kinds of pictures, and exit."),
 ) -> None:
@@ -71,18 +82,31 @@ def plot_command(
     try:
         if output is not None:
             check_path(output)
+        picked = {
+            "channels": _numbers("--channels", channels), "pairs": _numbers("--pairs", pairs),
+            "at": _numbers("--at", at), "factor": factor, "text": text,
+        }  # fmt: skip
+        given = {option: value for option, value in picked.items() if value is not None}
         drawn = picture(
             name, kind, positions=positions, dim=dim, heads=heads, distance=distance,
-            train_length=train_length, channels=_numbers("--channels", channels),
-            pairs=_numbers("--pairs", pairs), at=_numbers("--at", at), factor=factor, text=text,
+            train_length=train_length, **given,
         )  # fmt: skip
+        _check_used(given, drawn.kind)
         if output is not None:
             save_picture(drawn, output)
             print(f"wrote {output}: {drawn.subject}, {drawn.title}", file=sys.stderr)
     except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
-        raise Misuse(about_file("--output", error), _hint(error)) from None
+        sentence = in_options(about_file("--output", error), _OPTIONS, name)
+        raise Misuse(sentence, _hint(error)) from None
     if as_json:
         print(json.dumps(drawn.to_dict(), ensure_ascii=False))
+
+
+def _check_used(given: Iterable[str], kind: str) -> None:
+    """Nothing that was asked for is dropped without a word."""
+    for option in given:
+        if option != KINDS[kind].picks:
+            raise Misuse(f"--{option} must be left out for {kind}, which has no use for it", _HELP)
 
 
 def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
@@ -91,9 +115,7 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise Misuse(
-            f"{name} must be numbers with commas, got {text!r}", "ordinate plot --help"
-        ) from None
+        raise Misuse(f"{name} must be numbers with commas, got {text!r}", _HELP) from None
 
 
 def _hint(error: Exception) -> str:
@@ -101,7 +123,7 @@ def _hint(error: Exception) -> str:
         return how_to_install("plot")
     if "unknown encoding" in str(error):
         return "ordinate list"
-    return "ordinate plot --list" if "kind" in str(error) else "ordinate plot --help"
+    return "ordinate plot --list" if "kind" in str(error) else _HELP
 
 
 def _print_list() -> None:

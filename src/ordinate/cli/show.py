@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..show.api import show
 from ..show.walk import Walk, tables
-from .errors import Misuse
+from .errors import Misuse, in_options
 
 _EPILOG = """Examples:
 
@@ -26,6 +26,17 @@ _EPILOG = """Examples:
 
 Learned tables are shown as they are initialised, with a fixed seed.
 """
+
+_OPTIONS = {
+    "position": "--position",
+    "dim": "--dim",
+    "head_dim": "--dim",
+    "d_model": "--dim",
+    "heads": "--heads",
+    "num_heads": "--heads",
+    "length": "--length",
+    "train_length": "--train-length",
+}
 
 _TALL = 64  # lines of a table on a terminal; a file or a reader gets all
 
@@ -53,7 +64,7 @@ def show_command(
         )
     except (ValueError, TypeError) as error:
         hint = "ordinate list" if "unknown encoding" in str(error) else "ordinate show --help"
-        raise Misuse(str(error), hint) from None
+        raise Misuse(in_options(str(error), _OPTIONS, name), hint) from None
     if as_json:
         print(json.dumps(walk.to_dict(), indent=2, ensure_ascii=False))
     else:

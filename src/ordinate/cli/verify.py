@@ -21,7 +21,7 @@ from ..verify.api import select, verify
 from ..verify.examples import example_specs
 from ..verify.properties import PROPERTIES, Property
 from ..verify.report import VerifyReport
-from .errors import Misuse
+from .errors import Misuse, in_options
 from .render import print_one, print_several
 
 _HELP = "ordinate verify --help"
@@ -39,6 +39,8 @@ _EPILOG = """Examples:
 
 Exit code: 0 if everything claimed holds, 1 if something fails, 2 for misuse.
 """
+
+_OPTIONS = {"head_dim": "--head-dim", "d_model": "--d-model", "num_heads": "--heads"}
 
 # The largest sizes to measure at: a typing error costs a sentence, not the memory.
 _LARGEST = {"--head-dim": 1024, "--heads": 1024, "--d-model": 2**14, "--train-length": 2**24}
@@ -140,7 +142,7 @@ def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, Positi
             created.append((name, create(spec, **sizes)))
         except (ValueError, TypeError) as error:
             hint = "ordinate verify --list" if "unknown" in str(error) else _HELP
-            raise Misuse(str(error), hint) from None
+            raise Misuse(in_options(str(error), _OPTIONS, spec), hint) from None
     return created
 
 

@@ -13,7 +13,7 @@ import torch
 
 import ordinate
 
-from ..catalog import parse
+from ..catalog import catalog, parse
 from ..checks import check_choice, check_number, check_positive_int, nearest
 from ..memory import free_memory
 from . import words
@@ -108,9 +108,12 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     check_choice("device", config.device, ("cpu", "cuda"))
     if config.device == "cuda" and not elsewhere and not torch.cuda.is_available():
         raise ValueError("device must be one that is there, got 'cuda', which PyTorch does not find")
+    scalings = [name for name, entry in catalog.items() if entry.is_scaling]
     for scaling in config.extensions:
-        if [entry.is_scaling for entry, _ in parse(scaling)] != [True]:
-            raise ValueError(f"extensions must be scalings of RoPE, got {scaling!r}")
+        name = scaling.partition(":")[0].strip().lower()
+        if name not in scalings or len(parse(scaling)) > 1:
+            likely = "" if name in scalings else nearest(name, scalings)
+            raise ValueError(f"extensions must be scalings of RoPE, got {scaling!r}{likely}")
 
 
 def check_arms(arms: Iterable[str], config: RunConfig) -> None:

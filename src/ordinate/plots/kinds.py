@@ -28,6 +28,9 @@ class Kind:
     about: str
     draw: Callable[[PositionEncoding, View, str], Picture]
     applies: Callable[[PositionEncoding], bool]
+    picks: str | None = (
+        None  # the one of ``channels``, ``pairs``, ``at``, ``factor``, ``text`` it looks at
+    )
 
 
 def _has(hook: str) -> Callable[[PositionEncoding], bool]:
@@ -44,19 +47,21 @@ def _turns(encoding: PositionEncoding) -> bool:
 
 _KINDS = (
     Kind("codes", "the code of each position as a map", codes.code_map, _has("embed")),
-    Kind("channels", "some channels of the code along the positions", codes.channels, _has("embed")),
-    Kind("profile", "the code of some positions across channels", codes.profile, _has("embed")),
-    Kind("rotation", "pairs turning in the plane; moves in html", rotations.plane, _turns),
-    Kind("waves", "the cosines of some pairs along the positions", rotations.waves, _turns),
+    Kind("channels", "some channels of the code along the positions", codes.channels, _has("embed"), "channels"),
+    Kind("profile", "the code of some positions across channels", codes.profile, _has("embed"), "at"),
+    Kind("rotation", "pairs turning in the plane; moves in html", rotations.plane, _turns, "pairs"),
+    Kind("waves", "the cosines of some pairs along the positions", rotations.waves, _turns, "pairs"),
     Kind("wavelengths", "the wavelength of each pair beside the training length", rotations.wavelengths,
          lambda encoding: declared_frequencies(encoding) is not None),
-    Kind("scalings", "wavelengths under linear, NTK, YaRN and Llama 3, side by side", rotations.scalings, _turns),
+    Kind("scalings", "wavelengths under linear, NTK, YaRN and Llama 3, side by side", rotations.scalings, _turns,
+         "factor"),
     Kind("bias", "the matrix each head adds to the scores", biases.matrices, _has("bias")),
     Kind("distance", "what each head adds, by distance", biases.by_distance, _has("bias")),
     Kind("slopes", "ALiBi's slope of each head", biases.slopes, _contains(ALiBi)),
     Kind("buckets", "the bucket or row of each query and key", biases.buckets, _contains(T5Bias, ClippedBias)),
     Kind("scores", "score against distance", scores.scores, lambda encoding: True),
-    Kind("attention", "attention before and after shuffling words", attention.experiment, lambda encoding: True),
+    Kind("attention", "attention before and after shuffling words", attention.experiment, lambda encoding: True,
+         "text"),
 )  # fmt: skip
 
 #: Name → `Kind`.

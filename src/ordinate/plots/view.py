@@ -63,6 +63,8 @@ class View:
             check_sequence(name, picked, "ints")
             if not 1 <= len(picked) <= 8:
                 raise ValueError(f"{name} must name 1 to 8, got {len(picked)}")
+            if len(set(picked)) < len(picked):
+                raise ValueError(f"{name} must each be named once, got {', '.join(map(str, picked))}")
             for index, value in enumerate(picked):
                 check_positive_int(f"{name}[{index}]", value, minimum=0)
                 check_at_most(f"{name}[{index}]", value, 2**20)

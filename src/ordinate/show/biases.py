@@ -42,7 +42,11 @@ def steps_of_t5(encoding: T5Bias, example: Example) -> list[Step]:
     reach = encoding.max_distance
     listed = torch.arange(-reach if encoding.bidirectional else 0, reach + 1)
     bucket_of = encoding.buckets(listed)
-    upper = "keys to the right of the query have the upper half"
+    half = encoding.num_buckets // 2
+    upper = (
+        f"keys to the right of the query have the upper half, where bucket {half} is never used: "
+        "distance 0 is in bucket 0"
+    )
     future = upper if encoding.bidirectional else "the future shares bucket 0"
     ranges = []
     for bucket in range(encoding.num_buckets):
