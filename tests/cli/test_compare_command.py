@@ -240,7 +240,7 @@ def test_a_model_larger_than_memory_is_refused_before_anything_is_made(tmp_path,
     assert compare("rope", *TINY, "--out", tmp_path / "out") == 2
     first, blank, last = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"--d-model, --layers and --train-length must fit into memory, got 16, 1 and 8, "
+        r"--batch times --train-length, --d-model and --layers must fit into memory, got 2 × 8, 16 and 1, "
         r"which need at least \d+ MB for training with 0 MB free",
         first,
     )

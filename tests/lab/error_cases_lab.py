@@ -162,7 +162,7 @@ CASES = [
     ("a file on a full disk", write_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.json"),
     ("a line on a full disk", append_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.jsonl"),
     ("a disk too small", lambda: room(1000), NoRoom, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
-    ("a memory too small", lambda: memory(1000), MemoryError, r"d_model, num_layers and train_length must fit into memory, got \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),
+    ("a memory too small", lambda: memory(1000), MemoryError, r"batch times train_length, d_model and num_layers must fit into memory, got \d+ × \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),
     ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
     ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),
     ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),

@@ -147,9 +147,9 @@ def check_memory(sweep: Sweep) -> None:
     needed, free = least_training_memory(config), free_memory()
     if config.device == "cpu" and free is not None and needed > free:
         raise MemoryError(
-            f"d_model, num_layers and train_length must fit into memory, got {config.d_model}, "
-            f"{config.num_layers} and {config.train_length}, which need at least {needed / 1e6:,.0f} MB for "
-            f"training with {free / 1e6:,.0f} MB free"
+            f"batch times train_length, d_model and num_layers must fit into memory, got "
+            f"{config.batch} × {config.train_length}, {config.d_model} and {config.num_layers}, which need at "
+            f"least {needed / 1e6:,.0f} MB for training with {free / 1e6:,.0f} MB free"
         )
 
 
