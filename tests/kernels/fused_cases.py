@@ -407,7 +407,7 @@ def check_merged_results_of_queries_that_see_nothing(impl: str, device: torch.de
     """Merging by `logaddexp`, as rings and cascades do, pulls by NaN at logsumexps that are both -inf."""
     content = [torch.randn(1, 2, 20, 16, device=device, requires_grad=True) for _ in range(3)]
     encoding = ordinate.T5Bias(2).to(device)
-    hidden = torch.arange(20, device=device) < 3  # so that the first three queries see nothing
+    hidden = (torch.arange(20, device=device) < 3)[None]  # so that the first three queries see nothing
     outputs = [
         ordinate.attention(
             *content, encoding, causal=True, key_padding_mask=hidden, return_lse=True, impl=impl
