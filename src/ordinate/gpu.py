@@ -19,11 +19,8 @@ def _triton_version() -> tuple[int, ...] | None:
     try:
         major, minor, *_ = importlib.metadata.version("triton").split(".")
         return int(major), int(minor)
-    except (
-        importlib.metadata.PackageNotFoundError,
-        ValueError,
-    ):  # under another name, or in a form of its own
-        return ()
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ()  # under another name, or a version of another form
 
 
 _TRITON = _triton_version()
