@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ordinate
 from ordinate import gpu
+from ordinate.attention import fused
 
 CUDA = torch.device("cuda", 0)
 
@@ -16,6 +18,7 @@ def _a_capable_machine(monkeypatch):
     monkeypatch.setattr(gpu, "_reasons", {})
     monkeypatch.setattr(gpu, "_TRITON", (3, 6))
     monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
 
@@ -45,7 +48,24 @@ def test_a_triton_of_unknown_version_is_taken_at_its_word(monkeypatch):
     assert gpu.reason_against(CUDA) is None
 
 
-def test_the_reason_reaches_explain(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+@pytest.mark.plain  # registers operators, whose types run-time shape checks would hide
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to ask")
+def test_stand_ins_for_tensors_need_no_device(monkeypatch):
+    monkeypatch.setattr(gpu, "_reasons", {})
+    monkeypatch.setattr(gpu, "_TRITON", (3, 6))
+    with FakeTensorMode():
+        q = torch.empty(1, 2, 5, 8, device="cuda")
+        assert ordinate.explain(q, q, q, causal=True).chosen == "fused"
+        assert ordinate.attention(q, q, q, causal=True).shape == q.shape
+
+
+def test_what_is_interpreted_needs_triton_too(monkeypatch):
+    monkeypatch.setattr(gpu, "_TRITON", None)
+    monkeypatch.setattr(fused, "_interpreting", lambda: True)
+    q = torch.randn(1, 2, 5, 8)
+    assert ordinate.explain(q, q, q).reasons["fused"] == ["Triton is not installed"]
+
+
+def test_the_reason_reaches_explain():
     q = torch.randn(1, 2, 5, 8)
     assert ordinate.explain(q, q, q).reasons["fused"] == ["its kernels run on CUDA, not on cpu"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
+
+from .numerics import pushes_forward
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -26,7 +27,7 @@ def somebody_looks_on(*tensors: Tensor) -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or _python_dispatch.is_in_torch_dispatch_mode()
         or torch.jit.is_tracing()
-        or forward_ad._current_level >= 0
+        or pushes_forward()
         or any(type(tensor) not in _PLAIN for tensor in tensors)
     )
 

@@ -40,13 +40,22 @@ def _reason_against(device: torch.device) -> str | None:
         return f"its kernels run on CUDA, not on {device.type}"
     if torch.version.hip:
         return "its kernels are for GPUs of NVIDIA, not for ROCm"
+    without = reason_without_triton()
+    # Where there is no device, tensors on it are stand-ins for others.
+    if without is not None or not torch.cuda.is_available():
+        return without
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _LEAST_CAPABILITY:
+        return f"its kernels need compute capability {_dotted(_LEAST_CAPABILITY)}, not {_dotted(capability)}"
+    return None
+
+
+def reason_without_triton() -> str | None:
+    """Why kernels cannot even be interpreted, or None."""
     if _TRITON is None:
         return "Triton is not installed"
     if _TRITON and _TRITON < _LEAST_TRITON:
         return f"its kernels need Triton {_dotted(_LEAST_TRITON)} or later, not {_dotted(_TRITON)}"
-    capability = torch.cuda.get_device_capability(device)
-    if capability < _LEAST_CAPABILITY:
-        return f"its kernels need compute capability {_dotted(_LEAST_CAPABILITY)}, not {_dotted(capability)}"
     return None
 
 

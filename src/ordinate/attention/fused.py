@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..bias.add import same_positions
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
-from ..gpu import reason_against
+from ..gpu import reason_against, reason_without_triton
 from ..numerics import pushes_forward
 from .call import Call, Result
 from .mask import Mask
@@ -35,7 +36,7 @@ _MAX_WIDENED_ROW = 512
 def unsupported_reasons(call: Call) -> list[str]:
     q, v = call.q, call.v
     reasons = []
-    against = None if _interpreting() else reason_against(q.device)
+    against = reason_without_triton() if _interpreting() else reason_against(q.device)
     if against is not None:
         reasons.append(against)
     if pushes_forward():
@@ -69,7 +70,7 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         if terms.count(term) > 1:
             reasons.append(f"a sum may have one {term}, not several")
     pairs = [part for part in parts if isinstance(part, PairBias)]
-    if not all(_same_positions(pairs[0], other) for other in pairs[1:]):
+    if not all(same_positions(pairs[0], other) for other in pairs[1:]):
         reasons.append("the parts of a sum must share their position tensors")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
@@ -95,21 +96,6 @@ def _term(part: Bias) -> str:
     if isinstance(part, RowBias):
         return f"RowBias over {'queries' if part.side == 'query' else 'keys'}"
     return type(part).__name__
-
-
-def _same_positions(first: PairBias, second: PairBias) -> bool:
-    if first.aligned and second.aligned:
-        return True
-    return _same(first.q_positions, second.q_positions) and _same(first.k_positions, second.k_positions)
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Without a look at the numbers, which would wait for the device."""
-    if first is second:
-        return True
-    if torch.compiler.is_compiling() or first.shape != second.shape:
-        return False
-    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
 
 
 @dataclass(frozen=True, eq=False)

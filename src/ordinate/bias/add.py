@@ -23,7 +23,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
     kinds = (LinearBias, DistanceBias)
     if not (isinstance(first, kinds) and isinstance(second, kinds)):
         return None
-    if first.scaled != second.scaled or not _same_positions(first, second):
+    if first.scaled != second.scaled or not same_positions(first, second):
         return None
     if isinstance(first, LinearBias) and isinstance(second, LinearBias):
         if first.symmetric != second.symmetric:
@@ -59,11 +59,17 @@ def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor
     return bias.table[:, bias._rows(distances)]
 
 
-def _same_positions(first: PairBias, second: PairBias) -> bool:
+def same_positions(first: PairBias, second: PairBias) -> bool:
+    """Whether two biases hold the same position tensors; equal numbers elsewhere are others."""
     if first.aligned and second.aligned:
         return True
+    return _same(first.q_positions, second.q_positions) and _same(first.k_positions, second.k_positions)
 
-    def same(a: Tensor, b: Tensor) -> bool:
-        return a is b or (not torch.compiler.is_compiling() and torch.equal(a, b))
 
-    return same(first.q_positions, second.q_positions) and same(first.k_positions, second.k_positions)
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Without a look at the numbers, which would wait for the device."""
+    if first is second:
+        return True
+    if torch.compiler.is_compiling() or first.shape != second.shape:
+        return False
+    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
