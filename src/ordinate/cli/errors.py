@@ -21,7 +21,7 @@ _SAID = r"(?=must (?:be (?:at least|at most|below|even)|each|have|name)\b)"
 def in_options(sentence: str, options: Mapping[str, str], spec: str = "") -> str:
     """A message about a parameter, said of the option that gives it, unless the spec gave it itself."""
     for name, option in options.items():
-        if f"{name}=" not in spec.replace(" ", ""):
+        if not re.search(rf"\b{name}\s*=", spec):
             sentence = re.sub(rf"^{name} {_SAID}", f"{option} ", sentence)
     return sentence
 
