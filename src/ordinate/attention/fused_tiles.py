@@ -44,8 +44,8 @@ class Beside(NamedTuple):
 # For head dims up to 64 and 128 chosen by what was measured on an H200, with masks and without, up to 256 what fits;
 # other GPUs were not measured. "line" is for slopes and vectors over keys, "whole" for tables with every distance,
 # "short" for tables and rows of which few tiles are looked up, "looked up" for others. The gradient of a table has no
-# more queries than keys in a tile. Where a few calls and a quarter of a second of them disagree, lines, which gain most,
-# follow the latter: under load a device lowers its clock for want of power, and larger tiles read less.
+# more queries than keys in a tile. Where a few calls and a quarter of a second of them disagree, lines follow
+# the latter, for they gain most: under load a device lowers its clock for want of power, and larger tiles read less.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
