@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 
 import pytest
 import torch
@@ -85,13 +87,14 @@ def test_addition_adds():
         assert answer[::-1] == f"{one + two:011d}"
 
 
-def test_the_pass_key_is_hidden_once_at_every_depth():
+def test_the_pass_key_is_hidden_once_at_every_depth_among_other_numbers():
     depths = []
     for text, answer in asked(TASKS["passkey"](), 200):
-        assert text.count("the key is ") == 1
-        assert f"the key is {answer}. " in text
+        assert text.count("key ") == 1
+        assert f"key {answer}. " in text
         assert text.endswith(f"what is the key? {answer[:4]}")
-        depths.append(text.index("the key is ") / (200 - 39))
+        assert len(re.findall(r"(pin|tag|lot|zip) \d{5}\. ", text)) == 15
+        depths.append(text.index("key ") / (200 - 32))
     assert min(depths) < 0.1
     assert max(depths) > 0.9
 
@@ -102,24 +105,34 @@ def test_induction_asks_for_what_followed_the_letter_a_block_before():
         asks = len(answer)
         block = 99 - asks  # nothing is asked for in the first block, nor for the letter after it
         whole = text + answer[-1]
+        assert len(set(whole)) == block  # no letter comes twice in a block, so there is one answer
         assert all(whole[at] == whole[at - block] for at in range(block, 100))
         assert answer == whole[block + 1 :]
         sizes.add(block)
-    assert min(sizes) < 10
-    assert 40 < max(sizes) <= 49
+    assert sizes <= set(range(2, 27))
+    assert min(sizes) < 5
+    assert max(sizes) > 22
 
 
-def test_a_flip_flop_reads_what_was_last_written():
-    for text, answer in asked(TASKS["flipflop"](), 63):
-        memory, expected = "", ""
-        for instruction, bit in zip(text[::2], [*text[1::2], ""], strict=False):
-            if instruction == "w":
-                memory = bit
-            elif instruction == "r":
-                expected += memory
-                assert bit in ("", memory)
-        assert text[0] == "w"
-        assert answer == expected
+def test_a_flip_flop_reads_what_was_last_written_and_scores_reads_after_an_ignored_bit():
+    scored = dict.fromkeys(("test", "all reads"), 0)
+    for variant in scored:
+        for text, answer in asked(FlipFlop(), 63, variant=variant):
+            memory, expected, writes, before = "", "", 0, ""
+            for instruction, bit in zip(text[::2], [*text[1::2], ""], strict=False):
+                if instruction == "w":
+                    memory = bit
+                    writes += 1
+                elif instruction == "r":
+                    assert bit in ("", memory)
+                    if variant == "all reads" or (before == "i" and writes > 1):
+                        expected += memory
+                before = instruction
+            assert text[0] == "w"
+            assert answer == expected
+            assert answer
+            scored[variant] += len(answer)
+    assert 0.3 < scored["test"] / scored["all reads"] < 0.8
 
 
 def counted_text(size: int) -> Corpus:
@@ -205,32 +218,62 @@ def test_flip_flops_come_sparse_and_dense():
     for variant in ("test", *FlipFlop.variants):
         texts = "".join(text for text, _ in asked(FlipFlop(), 512, variant=variant))
         shares[variant] = texts[::2].count("i") / (len(texts) / 2)
-    assert shares == {"test": pytest.approx(0.8, abs=0.02), "sparse": pytest.approx(0.98, abs=0.01),
-                      "dense": pytest.approx(0.1, abs=0.02)}  # fmt: skip
+    drawn = (256 - 4) / 256  # of 256 instructions two writes, an ignored one and a read are given
+    assert shares == {
+        "test": pytest.approx(0.8, abs=0.02),
+        "all reads": pytest.approx(0.8, abs=0.02),
+        "sparse": pytest.approx(0.98 * drawn, abs=0.01),
+        "dense": pytest.approx(0.1, abs=0.02),
+    }
 
 
 def test_pass_keys_are_hidden_in_the_quarter_asked_for():
     for quarter, variant in enumerate(PassKey.variants):
         depths = [
-            text.index("the key is ") / (239 - 39) for text, _ in asked(PassKey(), 239, variant=variant)
-        ]
-        assert 0.25 * quarter <= min(depths) < 0.25 * quarter + 0.05
+            text.index("key ") / (472 - 32) for text, _ in asked(PassKey(), 472, variant=variant)
+        ]  # 41 numbers
+        assert 0.25 * quarter - 0.03 < min(depths) < 0.25 * quarter + 0.05
         assert 0.25 * quarter + 0.2 < max(depths) <= 0.25 * (quarter + 1)
 
 
 def test_the_baseline_of_induction_is_what_is_known_without_looking_back():
     task = Induction()
-    loss, right, count = 0.0, 0, 0
+    loss, right, count = 0.0, 0.0, 0
     for text, answer in asked(task, 100, 256):
         for at, given in enumerate(answer, len(text) - len(answer) + 1):
-            seen = text[:at]
-            loss -= math.log(seen.count(given) / len(seen))
-            right += given == max(sorted(set(seen)), key=seen.count)
+            counts = Counter(text[:at])
+            least = [letter for letter in counts if counts[letter] == min(counts.values())]
+            assert given in least
+            loss += math.log(len(least))
+            right += 1 / len(least)
             count += 1
     found = task.baseline(task.test_sequences(config_of(256 * 100), 100))
     assert found.loss == pytest.approx(loss / count)
     assert found.accuracy == pytest.approx(right / count)
     assert found.loss < math.log(26) - 0.3
+
+
+def test_the_baseline_of_pass_keys_is_any_of_the_numbers():
+    found = PassKey().baseline(PassKey().test_sequences(config_of(100 * 130), 130))
+    assert found.accuracy == pytest.approx(1 / 9)
+    assert found.loss == pytest.approx(math.log(9) / 5)
+
+
+def test_the_baseline_of_flip_flops_is_how_often_each_bit_has_come():
+    task = FlipFlop()
+    loss, right, count = 0.0, 0.0, 0
+    batch = task.test_sequences(config_of(64 * 40), 40)
+    for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
+        text = read(tokens)
+        for at in (targets != UNASKED).nonzero()[:, 0].tolist():
+            given, seen = chr(targets[at]), text[: at + 1]
+            same, other = seen.count(given), seen.count("0" if given == "1" else "1")
+            loss -= math.log((same + 1) / (same + other + 2))
+            right += 0.5 * ((same > other) + (same >= other))
+            count += 1
+    found = task.baseline(batch)
+    assert found.loss == pytest.approx(loss / count)
+    assert found.accuracy == pytest.approx(right / count)
 
 
 def test_pythons_library_is_text_in_two_parts_that_share_no_file():

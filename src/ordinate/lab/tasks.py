@@ -213,7 +213,9 @@ class Reverse(Copy):
 class Addition(Problem):
     """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``.
 
-    A fifth of all pairs of numbers is never trained on, and tests are on those alone.
+    Whoever adds without carries, or carries one place far, gets no answer right of three digits or more, and in long
+    numbers carries run through dozens of places. A fifth of all pairs of numbers is never trained on, and tests are on
+    those alone.
     """
 
     minimum_length = 5
@@ -226,7 +228,7 @@ class Addition(Problem):
         digits = (length - 2) // 3
         drawn = torch.empty(0, 2, digits, dtype=torch.long)
         while len(drawn) < batch:
-            more = torch.randint(0, 10, (2 * batch, 2, digits), generator=rng)
+            more = self.numbers(rng, 2 * batch, digits)
             drawn = torch.cat((drawn, more[self.held_out(more) == (variant != "training")]))
         one, two = drawn[:batch].unbind(1)
         carry, answer = torch.zeros(batch, dtype=torch.long), []
@@ -240,6 +242,20 @@ class Addition(Problem):
         return _question_and_answer([one + zero, plus, two + zero], torch.stack(answer, dim=1) + zero)
 
     @staticmethod
+    def numbers(rng: torch.Generator, count: int, digits: int) -> Int[Tensor, "count two digits"]:
+        """Pairs of numbers with long carries: half to nine tenths of their places add up to 9, which hands one on."""
+        one, two = torch.randint(0, 10, (2, count, digits), generator=rng)
+        nine = torch.rand(count, digits, generator=rng) < 0.5 + 0.4 * torch.rand(count, 1, generator=rng)
+        nine[:, -1] = False  # nothing is carried into the ones
+        if digits > 2:  # somewhere a carry begins and is handed on
+            begins = torch.randint(2, digits, (count, 1), generator=rng)
+            starts = torch.arange(digits) == begins
+            one = torch.where(starts, one.clamp(min=1), one)
+            two = torch.where(starts, torch.maximum(two, 10 - one), two)
+            nine = (nine & ~starts) | (torch.arange(digits) == begins - 1)
+        return torch.stack((one, torch.where(nine, 9 - one, two)), dim=1)
+
+    @staticmethod
     def held_out(numbers: Int[Tensor, "batch two digits"]) -> Bool[Tensor, " batch"]:
         """Whether a pair of numbers is for tests: by a hash of its digits, so both sides know without a list."""
         mixed = torch.full(numbers.shape[:1], 2166136261)
@@ -249,46 +265,60 @@ class Addition(Problem):
 
 
 class PassKey(Problem):
-    """A number hidden somewhere in idle talk, asked for at the end.
+    """A number hidden among others, asked for at the end: ``"pin 70365. key 48213. …what is the key? 48213"``.
 
-    The protocol of landmark attention (arXiv:2305.16300) with shorter sentences, for models of bytes. Variants
-    hide the key in one quarter of the idle talk each.
+    The protocol of landmark attention (arXiv:2305.16300) for models of bytes, with other numbers in the place of idle
+    talk: whoever only looks for digits finds the wrong ones. Variants hide the key in one quarter of the text each.
     """
 
     measure = "exact match"
     choices = 10
-    _TALK = b"rain falls, wind blows, days pass. "
-    _NEEDLE = b"the key is %05d. "
+    _NAMES = (b"pin", b"tag", b"lot", b"zip")
+    _NUMBER = b"%s %05d. "
     _QUESTION = b"what is the key? "
-    minimum_length = len(_NEEDLE % 0) + len(_QUESTION) + 5 - 1
+    _EACH = len(_NUMBER % (b"key", 0))
+    minimum_length = _EACH + len(_QUESTION) + 5 - 1
     variants = ("first quarter", "second quarter", "third quarter", "last quarter")
 
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
     ) -> tuple[Tensor, Tensor]:
-        idle = length - self.minimum_length
-        keys = torch.randint(0, 100_000, (batch,), generator=rng).tolist()
-        first, last = 0, idle
+        room = length - self.minimum_length + self._EACH
+        count = room // self._EACH
+        first, stop = 0, count
         if variant in self.variants:
             quarter = self.variants.index(variant)
-            first, last = quarter * idle // 4, (quarter + 1) * idle // 4
-        depths = torch.randint(first, last + 1, (batch,), generator=rng).tolist()
-        talk = (self._TALK * (idle // len(self._TALK) + 1))[:idle]
-        texts = [
-            talk[:depth] + self._NEEDLE % key + talk[depth:] + self._QUESTION + b"%05d" % key
-            for key, depth in zip(keys, depths, strict=True)
-        ]
+            first = quarter * count // 4
+            stop = max(first + 1, (quarter + 1) * count // 4)
+        numbers = torch.randint(0, 100_000, (batch, count), generator=rng).tolist()
+        names = torch.randint(0, len(self._NAMES), (batch, count), generator=rng).tolist()
+        places = torch.randint(first, stop, (batch,), generator=rng).tolist()
+        texts = []
+        for named, numbered, place in zip(names, numbers, places, strict=True):
+            each = [self._NAMES[name] for name in named]
+            each[place] = b"key"
+            told = b"".join(self._NUMBER % pair for pair in zip(each, numbered, strict=True))
+            texts.append(told.rjust(room) + self._QUESTION + b"%05d" % numbered[place])
         text = torch.tensor([list(each) for each in texts])
         asked = torch.zeros_like(text, dtype=torch.bool)
         asked[:, -5:] = True
         return text, asked
 
+    def baseline(self, tests: Batch) -> Baseline:
+        """Answer any of the numbers in the text: all that can be had without reading what they are called."""
+        numbers = (tests.tokens == ord(".")).sum(1).double()
+        return Baseline(
+            "one of the numbers", (numbers.log() / 5).mean().item(), (1 / numbers).mean().item()
+        )
+
 
 class Induction(Problem):
-    """A block of random letters again and again, ``"qxvdqxvdqx…"``: what followed this one before?
+    """A block of different letters again and again, ``"qxvdqxvdqx…"``: what followed this one before?
 
-    The blocks are of every size up to half of the length, and new for every sequence, so the answer can only
-    be found by looking back (arXiv:2209.11895). Asked for from the second letter that comes again.
+    The blocks are new for every sequence, so the answer can only be found by looking back (arXiv:2209.11895), and
+    no letter comes twice in a block, so there is one answer. Blocks have 2 to 26 letters at every length that has
+    room for them: what changes with the length is where tokens stand, and nothing else. Asked for from the second
+    letter that comes again.
     """
 
     minimum_length = 8
@@ -298,31 +328,35 @@ class Induction(Problem):
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
     ) -> tuple[Tensor, Tensor]:
-        block = torch.randint(2, length // 2 + 1, (batch, 1), generator=rng)
+        block = torch.randint(2, min(26, length // 2) + 1, (batch, 1), generator=rng)
+        letters = ord("a") + torch.rand(batch, 26, generator=rng).argsort(1)
         at = torch.arange(length + 1)
-        return _letters(rng, batch, length + 1).gather(1, at % block), at > block
+        return letters.gather(1, at % block), at > block
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess by how often each letter has come: all that is known without looking where."""
+        """Guess among the letters that came least often: all that is known without looking where they stand."""
         asked = tests.targets != UNASKED
-        counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked].double()
-        answers = tests.targets[asked] - ord("a")
-        share = counts.gather(1, answers[:, None])[:, 0] / counts.sum(1)
-        right = (counts.argmax(1) == answers).double()
-        return Baseline("letters so far", -share.log().mean().item(), right.mean().item())
+        counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked]
+        counts[counts == 0] = tests.tokens.shape[1]
+        possible = (counts == counts.min(1, keepdim=True).values).sum(1).double()
+        return Baseline(
+            "letters that came least", possible.log().mean().item(), (1 / possible).mean().item()
+        )
 
 
 class FlipFlop(Problem):
     """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
 
-    A tenth of the instructions write, a tenth read, the rest are to be ignored. Only what is read is
-    asked for. Variants ignore more (98 %: the last write is far away) and less (10 %: there are many others).
+    A tenth of the instructions write, a tenth read, the rest are to be ignored. Training asks for every read. Scored
+    are reads that directly follow an ignored bit and come after a second write, where copying the last bit, or the
+    first, is right half the time; after another read or a write the last bit is the answer. Variants score all
+    reads, ignore more (98 %: the last write is far away) and less (10 %: there are many others).
     """
 
     minimum_length = 16
     measure = "accuracy"
     choices = 2
-    variants = ("sparse", "dense")
+    variants = ("all reads", "sparse", "dense")
 
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
@@ -330,15 +364,31 @@ class FlipFlop(Problem):
         pairs = (length + 1) // 2
         bits = torch.randint(0, 2, (batch, pairs), generator=rng)
         drawn = torch.rand(batch, pairs, generator=rng)
-        drawn[:, 0], drawn[:, -1] = 0.0, 1.0  # begin with a write, end with a read
+        second = torch.randint(1, pairs - 2, (batch, 1), generator=rng)
+        drawn.scatter_(1, second, 0.0)  # so that the first write is not the last
+        drawn[:, 0], drawn[:, -2], drawn[:, -1] = 0.0, 0.5, 1.0  # write, …, ignore, read
         each = (1 - {"sparse": 0.98, "dense": 0.1}.get(variant, 0.8)) / 2
         writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
         instructions[writes], instructions[reads] = ord("w"), ord("r")
+        asked = reads
+        if variant not in ("training", "all reads"):
+            after_ignored = torch.nn.functional.pad(~writes & ~reads, (1, -1))
+            asked = reads & after_ignored & (last_write > 0)
         text = torch.stack((instructions, bits + ord("0")), dim=2).flatten(1)
-        return text, torch.stack((torch.zeros_like(reads), reads), dim=2).flatten(1)
+        return text, torch.stack((torch.zeros_like(asked), asked), dim=2).flatten(1)
+
+    def baseline(self, tests: Batch) -> Baseline:
+        """Guess by how often each bit has come: all that is known without looking at the instructions."""
+        asked = tests.targets != UNASKED
+        bits = torch.stack([tests.tokens == ord(bit) for bit in "01"], dim=2)
+        counts = bits.cumsum(1)[asked].double()
+        answers = (tests.targets[asked] - ord("0"))[:, None]
+        share = (counts.gather(1, answers) + 1) / (counts.sum(1, keepdim=True) + 2)
+        right = torch.where(share == 0.5, 0.5, (share > 0.5).double())
+        return Baseline("bits so far", -share.log().mean().item(), right.mean().item())
 
 
 #: Name → class. `Language` takes a corpus, the others nothing.
