@@ -316,8 +316,8 @@ class Induction(Problem):
     """A block of different letters again and again, ``"qxvdqxvdqx…"``: what followed this one before?
 
     The blocks are new for every sequence, so the answer can only be found by looking back (arXiv:2209.11895), and
-    no letter comes twice in a block, so there is one answer. Blocks have 2 to 26 letters at every length that has
-    room for them: what changes with the length is where tokens stand, and nothing else. Asked for from the second
+    no letter comes twice in a block, so there is one answer. Blocks have 13 to 26 letters at every length that has room
+    for two of them: what changes with the length is where tokens stand, and nothing else. Asked for from the second
     letter that comes again.
     """
 
@@ -328,7 +328,8 @@ class Induction(Problem):
     def sample(
         self, rng: torch.Generator, batch: int, length: int, variant: str
     ) -> tuple[Tensor, Tensor]:
-        block = torch.randint(2, min(26, length // 2) + 1, (batch, 1), generator=rng)
+        longest = min(26, length // 2)
+        block = torch.randint(longest // 2, longest + 1, (batch, 1), generator=rng)
         letters = ord("a") + torch.rand(batch, 26, generator=rng).argsort(1)
         at = torch.arange(length + 1)
         return letters.gather(1, at % block), at > block
