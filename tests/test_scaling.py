@@ -115,6 +115,27 @@ def test_deepseeks_mscale_leaves_cos_and_sin_and_multiplies_the_softmax_scale(
     assert RoPE(64, scaling=yarn).logit_factor == yarn.logit_factor
 
 
+@pytest.mark.parametrize(
+    ("mscales", "attention", "logits"),
+    [
+        ({}, 1.13862944, 1.0),
+        ({"mscale": 0.707}, 1.09801101, 1.0),
+        ({"mscale": 0}, 1.0, 1.0),
+        ({"mscale_all_dim": 0.707}, 1.13862944 / 1.09801101, 1.09801101**2),
+        ({"mscale_all_dim": 0}, 1.13862944, 1.0),
+        ({"mscale": 0, "mscale_all_dim": 0.707}, 1 / 1.09801101, 1.09801101**2),
+        ({"mscale": 0.707, "mscale_all_dim": 0}, 1.09801101, 1.0),
+        ({"mscale": 0.707, "mscale_all_dim": 1.0}, 1.09801101 / 1.13862944, 1.13862944**2),
+    ],
+)
+def test_a_missing_mscale_is_1_a_missing_mscale_all_dim_is_0_and_a_zero_is_a_number(
+    mscales: dict[str, float], attention: float, logits: float
+):
+    yarn = YaRN(4, 2048, **mscales)
+    assert yarn.attention_factor == pytest.approx(attention, abs=5e-9)
+    assert yarn.logit_factor == pytest.approx(logits, abs=2e-8)
+
+
 def test_an_explicit_attention_factor_overrides_every_other():
     assert YaRN(40, 4096, attention_factor=1.25, mscale=1, mscale_all_dim=0.5).attention_factor == 1.25
     assert LongRoPE((1.0,), (2.0,), 4096, factor=32, attention_factor=1.25).attention_factor == 1.25

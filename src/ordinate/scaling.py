@@ -132,11 +132,10 @@ class YaRN(Scaling):
     turn less than ``beta_slow`` times are divided by ``factor``.
 
     Args:
-        attention_factor: Multiplies cos and sin. Default ``0.1 ln(factor) + 1``, or the quotient of
-            the two mscales where both are given, or 1 in the ``"minimind"`` dialect.
-        mscale, mscale_all_dim: DeepSeek's settings. With ``g(m) = 0.1 m ln(factor) + 1``, cos and sin
-            are multiplied by ``g(mscale) / g(mscale_all_dim)`` and the softmax scale by
-            ``g(mscale_all_dim)^2``, on rotated and unrotated channels alike.
+        attention_factor: Multiplies cos and sin. Default ``g(mscale) / g(mscale_all_dim)`` with
+            ``g(m) = 0.1 m ln(factor) + 1``, or 1 in the ``"minimind"`` dialect.
+        mscale, mscale_all_dim: DeepSeek's settings; 1 and 0 where they are not given, as in its code. The
+            softmax scale is multiplied by ``g(mscale_all_dim)^2``, on rotated and unrotated channels alike.
         truncate: Round the ramp's ends to whole pairs, as most code does; gpt-oss does not.
         dialect: ``"paper"`` ramps in the number of turns, as eq. 18–19 say. ``"hf"`` ramps in the index
             of the pair, as the authors' own code and everyone after it does. ``"minimind"`` is
@@ -167,8 +166,7 @@ class YaRN(Scaling):
             check_number("attention_factor", self.attention_factor, above=0)
         else:
             self._resolve(attention_factor=self._default_attention_factor())
-        if self.mscale_all_dim:
-            self._resolve(logit_factor=self._magnitude(self.mscale_all_dim) ** 2)
+        self._resolve(logit_factor=self._magnitude(self.mscale_all_dim or 0.0) ** 2)
 
     def _magnitude(self, mscale: float) -> float:
         return 0.1 * mscale * math.log(self.factor) + 1.0
@@ -176,9 +174,8 @@ class YaRN(Scaling):
     def _default_attention_factor(self) -> float:
         if self.dialect == "minimind":
             return 1.0
-        if self.mscale and self.mscale_all_dim:
-            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
-        return self._magnitude(1.0)
+        mscale = 1.0 if self.mscale is None else self.mscale
+        return self._magnitude(mscale) / self._magnitude(self.mscale_all_dim or 0.0)
 
     def kept(
         self, base: float, dim: int, device: torch.device | None = None

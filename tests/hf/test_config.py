@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ordinate import ALiBi, Learned, NoPE, RoPE, Sinusoidal, T5Bias, hf
 from ordinate.hf import ConfigError, from_config
@@ -203,6 +205,37 @@ def test_other_families_leave_the_softmax_scale_alone_unless_told_otherwise():
     expected = (0.1 * math.log(40) + 1) / (0.0707 * math.log(40) + 1)
     assert plain.scaling.attention_factor == pytest.approx(expected, rel=1e-14)
     assert rope_of(values, dialect="deepseek").logit_factor == pytest.approx(1.58962617, abs=5e-9)
+
+
+@pytest.mark.parametrize("dialect", ["hf", "deepseek"])
+@pytest.mark.parametrize(
+    ("mscales", "named"),
+    [
+        ({"mscale": 0.707}, ("mscale",)),
+        ({"mscale_all_dim": 0.707}, ("mscale_all_dim",)),
+        ({"mscale": 0, "mscale_all_dim": 0.707}, ("mscale_all_dim",)),
+        ({"mscale": 0.707, "mscale_all_dim": 0}, ("mscale",)),
+        ({"mscale": 0.707, "mscale_all_dim": 1.0}, ()),
+        ({"mscale": 0}, ()),
+    ],
+)
+def test_one_mscale_alone_is_not_read_as_in_transformers_and_that_is_said(
+    dialect: str, mscales: dict[str, float], named: tuple[str, ...]
+):
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
+
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, **mscales}
+    plan = from_config({**LLAMA, "rope_scaling": scaling}, dialect=dialect)
+    config = transformers.LlamaConfig(rope_parameters={**scaling, "rope_theta": 1e4})
+    _, factor = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    assert plan.encoding.scaling.attention_factor == factor
+    if dialect == "deepseek":
+        assert plan.encoding.logit_factor == yarn_apply_mscale(scaling, 1.0)
+    assert plan.warnings == tuple(
+        f"rope_scaling.{key}=0.707 does not change cos and sin without the other mscale, as in transformers: "
+        "they are multiplied by 1.13863"
+        for key in named
+    )
 
 
 def test_each_named_dialect_reads_one_config_its_own_way():

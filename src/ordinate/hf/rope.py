@@ -328,14 +328,26 @@ def _yarn(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Sc
         )
     if truncate is None:
         truncate = dialect != "gpt-oss"
-    if dialect != "deepseek" and whole is not None:
-        # Other families' code forms cos and sin from both, and leaves the softmax scale alone.
-        if attention is None and mscale and whole:
-            g = [0.1 * m * math.log(factor) + 1 for m in (mscale, whole)]
-            attention = g[0] / g[1]
+    if attention is None and dialect != "minimind":
+        attention = _from_mscales(part, factor, mscale, whole)
+    if dialect != "deepseek":  # whose code alone multiplies the softmax scale
         mscale = whole = None
     ramp: Any = dialect if dialect in ("paper", "minimind") else "hf"
     return YaRN(factor, original, fast, slow, attention, mscale, whole, truncate, ramp)
+
+
+def _from_mscales(part: Reader, factor: float, mscale: float | None, whole: float | None) -> float:
+    """What transformers multiplies cos and sin by: the quotient of two mscales, and one alone is not read."""
+    if mscale and whole:  # a 0 is none to transformers
+        return (0.1 * mscale * math.log(factor) + 1) / (0.1 * whole * math.log(factor) + 1)
+    attention = 0.1 * math.log(factor) + 1
+    for key, value in (("mscale", mscale), ("mscale_all_dim", whole)):
+        if value:
+            part.warn(
+                f"{part.spelled(key)}={value:g} does not change cos and sin without the other mscale, as in "
+                f"transformers: they are multiplied by {attention:.6g}"
+            )
+    return attention
 
 
 def _implied_factor(source: RopeSource, original: int) -> float:
