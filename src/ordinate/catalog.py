@@ -108,10 +108,15 @@ def create(
         >>> create("rope+yarn:factor=4", head_dim=64, max_positions=2048).scaling.factor
         4
     """
-    dimensions = {"d_model": d_model, "num_heads": num_heads, "head_dim": head_dim}
-    for name, value in {**dimensions, "max_positions": max_positions}.items():
-        if value is not None:
-            check_positive_int(name, value)
+    given = (
+        ("d_model", d_model),
+        ("num_heads", num_heads),
+        ("head_dim", head_dim),
+        ("max_positions", max_positions),
+    )
+    d_model, num_heads, head_dim, max_positions = (
+        None if value is None else check_positive_int(name, value) for name, value in given
+    )
     if head_dim is None and d_model and num_heads and d_model % num_heads == 0:
         head_dim = d_model // num_heads  # else head_dim is missing, which only some encodings mind
     context = {

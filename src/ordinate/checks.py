@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+import numbers
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +21,15 @@ def check_rank(name: str, tensor: Tensor, axes: str) -> None:
         raise ValueError(f"{name} must have shape [{axes}], got {list(tensor.shape)}")
 
 
-def check_table(name: str, table: Tensor, axes: str, lo: object) -> None:
-    """A table over distances: a rank, at least one distance, and the distance it starts from."""
+def check_table(name: str, table: Tensor, axes: str, lo: object) -> int:
+    """A table over distances: a rank, at least one distance, and the distance it starts from, which is returned."""
     check_rank(name, table, axes)
     if table.shape[1] == 0:
         raise ValueError(f"{name} must hold at least one distance, got {list(table.shape)}")
-    if not isinstance(lo, int):
-        raise TypeError(f"lo must be an int, the distance {name} starts from, got {lo!r}")
+    try:
+        return check_int("lo", lo)
+    except TypeError:
+        raise TypeError(f"lo must be an int, the distance {name} starts from, got {lo!r}") from None
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
@@ -38,11 +43,29 @@ def check_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {got}")
 
 
-def check_positive_int(name: str, value: object, *, minimum: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {value!r}")
+def check_int(name: str, value: object) -> int:
+    """``value`` as an int: it may be anything that `operator.index` takes (NumPy's integers, say) but a bool."""
+    if type(value) in (int, torch.SymInt):
+        return value  # type: ignore[return-value]
+    if not _is_bool(value):
+        try:
+            return int(operator.index(value))  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an int, got {value!r}")
+
+
+def _is_bool(value: object) -> bool:
+    """Whether ``value`` is a bool of Python, NumPy or PyTorch; an index can be made of all three."""
+    return "bool" in str(getattr(value, "dtype", type(value)))
+
+
+def check_positive_int(name: str, value: object, *, minimum: int = 1) -> int:
+    """``value`` as an int, which must be at least ``minimum``."""
+    value = check_int(name, value)
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    return value
 
 
 def check_at_most(name: str, value: float, most: float) -> None:
@@ -50,22 +73,36 @@ def check_at_most(name: str, value: float, most: float) -> None:
         raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
-def check_sequence(name: str, value: object, of: str) -> None:
+def check_sequence(name: str, value: object, of: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {value!r}")
+    return value
 
 
-def check_even(name: str, value: int) -> None:
-    check_positive_int(name, value, minimum=2)
+def check_ints(name: str, values: object, *, minimum: int = 1) -> tuple[int, ...]:
+    """A sequence of ints, each at least ``minimum``."""
+    return tuple(
+        check_positive_int(f"{name}[{index}]", value, minimum=minimum)
+        for index, value in enumerate(check_sequence(name, values, "ints"))
+    )
+
+
+def check_even(name: str, value: object) -> int:
+    value = check_positive_int(name, value, minimum=2)
     if value % 2:
         raise ValueError(f"{name} must be even, channels turn in pairs, got {value}")
+    return value
 
 
 def check_number(
     name: str, value: object, *, above: float | None = None, at_least: float | None = None
-) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+) -> float:
+    """``value`` as an int or a float; NumPy's numbers are welcome."""
+    if type(value) not in (int, float):
+        if _is_bool(value) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        value = operator.index(value) if isinstance(value, numbers.Integral) else float(value)
+    assert isinstance(value, (int, float))
     # Not math.isfinite: under a compiler with dynamic=True a number may be a symbol.
     if not -math.inf < value < math.inf:
         raise ValueError(f"{name} must be finite, got {value}")
@@ -73,6 +110,13 @@ def check_number(
         raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")
     if at_least is not None and not value >= at_least:
         raise ValueError(f"{name} must be at least {at_least:g}, got {value:g}")
+    return value
+
+
+def check_fields(owner: object, check: Callable[..., object], *names: str, **rule: float) -> None:
+    """Check fields of a dataclass, be it frozen, and put what ``check`` returns in their place."""
+    for name in names:
+        object.__setattr__(owner, name, check(name, getattr(owner, name), **rule))
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .checks import check_positive_int, check_rank, check_sequence
+from .checks import check_int, check_ints, check_positive_int, check_rank
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -28,9 +28,8 @@ def sequential(
         tensor([7, 8, 9])
     """
     if not torch.compiler.is_compiling():  # there a length may be symbolic
-        check_positive_int("length", length, minimum=0)
-        if isinstance(start, bool) or not isinstance(start, int):
-            raise TypeError(f"start must be an int, got {start!r}")
+        length = check_positive_int("length", length, minimum=0)
+        start = check_int("start", start)
     return torch.arange(start, start + length, device=device)
 
 
@@ -66,10 +65,7 @@ def segment_ids(
 
 def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
     counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    check_sequence("lengths", counts, "ints")
-    for index, count in enumerate(counts):
-        check_positive_int(f"lengths[{index}]", count, minimum=0)
-    return list(counts)
+    return list(check_ints("lengths", counts, minimum=0))
 
 
 def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
@@ -98,8 +94,7 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
     """
     if not sizes:
         raise ValueError("sizes must name at least one axis, got none")
-    for axis, size in enumerate(sizes):
-        check_positive_int(f"sizes[{axis}]", size)
+    sizes = check_ints("sizes", sizes)
     axes = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")
     return torch.stack([axis.flatten() for axis in axes])[:, None]
 
@@ -117,9 +112,9 @@ def randomized(
     Training on such draws shows a model large positions on short inputs (Ruoss et al. 2023,
     arXiv:2305.16843); draw at test time as well.
     """
-    check_positive_int("length", length, minimum=0)
-    check_positive_int("max_position", max_position)
-    check_positive_int("batch", batch, minimum=0)
+    length = check_positive_int("length", length, minimum=0)
+    max_position = check_positive_int("max_position", max_position)
+    batch = check_positive_int("batch", batch, minimum=0)
     if length > max_position:
         raise ValueError(
             f"length must be at most max_position, the positions are distinct, "
@@ -187,9 +182,11 @@ def check_lengths(lengths: object, *, batch: int) -> None:
         if lengths.dim() and lengths.shape[0] not in (1, batch):
             raise ValueError(f"lengths must have batch size 1 or {batch}, got {lengths.shape[0]}")
     elif lengths is not None:
-        if isinstance(lengths, bool) or not isinstance(lengths, int):
-            raise TypeError(f"lengths must be an int or an integer tensor, got {type(lengths).__name__}")
-        check_positive_int("lengths", lengths)
+        try:
+            check_positive_int("lengths", lengths)
+        except TypeError:
+            got = type(lengths).__name__
+            raise TypeError(f"lengths must be an int or an integer tensor, got {got}") from None
 
 
 def resolve(

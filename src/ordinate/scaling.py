@@ -17,7 +17,14 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from .checks import check_bool, check_choice, check_number, check_positive_int, check_sequence
+from .checks import (
+    check_bool,
+    check_choice,
+    check_fields,
+    check_number,
+    check_positive_int,
+    check_sequence,
+)
 from .numerics import constant
 
 
@@ -65,7 +72,7 @@ class Linear(Scaling):
     factor: float
 
     def __post_init__(self) -> None:
-        check_number("factor", self.factor, at_least=1)
+        check_fields(self, check_number, "factor", at_least=1)
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         return frequencies(base, dim, device) / self.factor
@@ -89,7 +96,7 @@ class NTK(Scaling):
     factor: float
 
     def __post_init__(self) -> None:
-        check_number("factor", self.factor, at_least=1)
+        check_fields(self, check_number, "factor", at_least=1)
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         return frequencies(_ntk_base(base, dim, self.factor), dim, device)
@@ -111,8 +118,8 @@ class DynamicNTK(Scaling):
     original_max_position: int
 
     def __post_init__(self) -> None:
-        check_number("factor", self.factor, at_least=1)
-        check_positive_int("original_max_position", self.original_max_position)
+        check_fields(self, check_number, "factor", at_least=1)
+        check_fields(self, check_positive_int, "original_max_position")
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         if lengths is None:
@@ -153,17 +160,17 @@ class YaRN(Scaling):
     dialect: Literal["hf", "paper", "minimind"] = "hf"
 
     def __post_init__(self) -> None:
-        check_number("factor", self.factor, at_least=1)
-        check_positive_int("original_max_position", self.original_max_position)
-        check_number("beta_slow", self.beta_slow, above=0)
-        check_number("beta_fast", self.beta_fast, at_least=self.beta_slow)
+        check_fields(self, check_number, "factor", at_least=1)
+        check_fields(self, check_positive_int, "original_max_position")
+        check_fields(self, check_number, "beta_slow", above=0)
+        check_fields(self, check_number, "beta_fast", at_least=self.beta_slow)
         check_bool("truncate", self.truncate)
         check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
         for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), at_least=0)
+                check_fields(self, check_number, name, at_least=0)
         if self.attention_factor is not None:
-            check_number("attention_factor", self.attention_factor, above=0)
+            check_fields(self, check_number, "attention_factor", above=0)
         else:
             self._resolve(attention_factor=self._default_attention_factor())
         self._resolve(logit_factor=self._magnitude(self.mscale_all_dim or 0.0) ** 2)
@@ -229,17 +236,18 @@ class LongRoPE(Scaling):
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive_int("original_max_position", self.original_max_position, minimum=2)
+        check_fields(self, check_positive_int, "original_max_position", minimum=2)
         for name in ("short_factor", "long_factor"):
             check_sequence(name, getattr(self, name), "numbers")
-            divisors = tuple(getattr(self, name))
-            for index, divisor in enumerate(divisors):
-                check_number(f"{name}[{index}]", divisor, above=0)
-            object.__setattr__(self, name, tuple(float(divisor) for divisor in divisors))
+            divisors = tuple(
+                float(check_number(f"{name}[{index}]", divisor, above=0))
+                for index, divisor in enumerate(getattr(self, name))
+            )
+            object.__setattr__(self, name, divisors)
         if self.factor is not None:
-            check_number("factor", self.factor, above=0)
+            check_fields(self, check_number, "factor", above=0)
         if self.attention_factor is not None:
-            check_number("attention_factor", self.attention_factor, above=0)
+            check_fields(self, check_number, "attention_factor", above=0)
         else:
             self._resolve(attention_factor=self._default_attention_factor())
 
@@ -279,10 +287,10 @@ class Llama3(Scaling):
     original_max_position: int
 
     def __post_init__(self) -> None:
-        check_number("factor", self.factor, at_least=1)
-        check_number("low_freq_factor", self.low_freq_factor, above=0)
-        check_number("high_freq_factor", self.high_freq_factor, at_least=self.low_freq_factor)
-        check_positive_int("original_max_position", self.original_max_position)
+        check_fields(self, check_number, "factor", at_least=1)
+        check_fields(self, check_number, "low_freq_factor", above=0)
+        check_fields(self, check_number, "high_freq_factor", at_least=self.low_freq_factor)
+        check_fields(self, check_positive_int, "original_max_position")
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         plain = frequencies(base, dim, device)
@@ -308,10 +316,10 @@ class Proportional(Scaling):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("fraction", self.fraction, above=0)
+        check_fields(self, check_number, "fraction", above=0)
         if self.fraction > 1:
             raise ValueError(f"fraction must be at most 1, got {self.fraction:g}")
-        check_number("factor", self.factor, at_least=1)
+        check_fields(self, check_number, "factor", at_least=1)
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         turning = int(self.fraction * dim // 2)

@@ -239,7 +239,7 @@ def _build_mask(
     batch, q_len, k_len = q.shape[0], q.shape[2], k.shape[2]
     check_bool("causal", causal)
     if window is not None:
-        check_positive_int("window", window)
+        window = check_positive_int("window", window)
     if k_segment_ids is not None and q_segment_ids is None:
         raise ValueError("q_segment_ids must be given along with k_segment_ids, got None")
     if q_segment_ids is not None and k_segment_ids is None:
@@ -362,15 +362,15 @@ def finish(
     return_lse: bool,
 ) -> Call:
     check_bool("return_lse", return_lse)
-    check_number("dropout_p", dropout_p, at_least=0)
+    dropout_p = check_number("dropout_p", dropout_p, at_least=0)
     if dropout_p >= 1:
         raise ValueError(f"dropout_p must be less than 1, got {dropout_p:g}")
     if softcap is not None:
-        check_number("softcap", softcap, above=0)
+        softcap = check_number("softcap", softcap, above=0)
     if scale is None:
         scale = (1.0 if encoding is None else encoding.logit_factor) / math.sqrt(q.shape[-1])
     else:
-        check_number("scale", scale)
+        scale = check_number("scale", scale)
     call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), return_lse)
     if call.has_value_term:
         for part in call.parts:

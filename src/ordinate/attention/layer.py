@@ -115,9 +115,9 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_positive_int("d_model", d_model)
-        check_positive_int("num_heads", num_heads)
-        check_positive_int("num_kv_heads", num_kv_heads)
+        d_model = check_positive_int("d_model", d_model)
+        num_heads = check_positive_int("num_heads", num_heads)
+        num_kv_heads = check_positive_int("num_kv_heads", num_kv_heads)
         if num_heads % num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
@@ -126,17 +126,18 @@ class MultiHeadAttention(nn.Module):
             check_encoding(encoding)
         check_bool("causal", causal)
         if head_dim is not None:
-            check_positive_int("head_dim", head_dim)
+            head_dim = check_positive_int("head_dim", head_dim)
         else:
             if d_model % num_heads:
                 raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
             head_dim = d_model // num_heads
         if window is not None:
-            check_positive_int("window", window)
-        check_number("dropout_p", dropout_p, at_least=0)
-        for name, value in (("softcap", softcap), ("scale", scale)):
-            if value is not None:
-                check_number(name, value)
+            window = check_positive_int("window", window)
+        dropout_p = check_number("dropout_p", dropout_p, at_least=0)
+        softcap, scale = (
+            None if value is None else check_number(name, value)
+            for name, value in (("softcap", softcap), ("scale", scale))
+        )  # fmt: skip
         check_choice("impl", impl, get_args(Impl))
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
         self.head_dim, self.causal, self.window = head_dim, causal, window

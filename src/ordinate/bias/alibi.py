@@ -26,8 +26,8 @@ def alibi_slopes(num_heads: int, max_exponent: float = 8.0) -> tuple[float, ...]
         >>> alibi_slopes(6)
         (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
     """
-    check_positive_int("num_heads", num_heads)
-    check_number("max_exponent", max_exponent, above=0)
+    num_heads = check_positive_int("num_heads", num_heads)
+    max_exponent = check_number("max_exponent", max_exponent, above=0)
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-max_exponent * head / power) for head in range(1, power + 1)]
     between = [2.0 ** (-max_exponent / 2 * head / power) for head in range(1, 2 * power + 1, 2)]
@@ -75,7 +75,7 @@ class ALiBi(PositionEncoding):
             slopes = slopes[heads]
             if not slopes:
                 raise ValueError(f"heads must select some of the {num_heads} heads, got {heads}")
-        self.num_heads, self.symmetric, self.heads = num_heads, symmetric, heads
+        self.num_heads, self.symmetric, self.heads = int(num_heads), symmetric, heads
         self.scaled, self.max_exponent = scaled, float(max_exponent)
         self._slopes = slopes
         self.slopes = nn.Parameter(torch.empty(len(slopes))) if trainable else None

@@ -31,8 +31,8 @@ class ClippedBias(PositionEncoding):
 
     def __init__(self, num_heads: int, max_distance: int) -> None:
         super().__init__()
-        check_positive_int("num_heads", num_heads)
-        check_positive_int("max_distance", max_distance)
+        num_heads = check_positive_int("num_heads", num_heads)
+        max_distance = check_positive_int("max_distance", max_distance)
         self.num_heads, self.max_distance = num_heads, max_distance
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, num_heads))
         self.reset_parameters()

@@ -37,8 +37,8 @@ class Shaw(PositionEncoding):
 
     def __init__(self, head_dim: int, max_distance: int, values: bool = False) -> None:
         super().__init__()
-        check_positive_int("head_dim", head_dim)
-        check_positive_int("max_distance", max_distance)
+        head_dim = check_positive_int("head_dim", head_dim)
+        max_distance = check_positive_int("max_distance", max_distance)
         check_bool("values", values)
         self.head_dim, self.max_distance = head_dim, max_distance
         rows = 2 * max_distance + 1

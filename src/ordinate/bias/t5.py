@@ -70,13 +70,13 @@ class T5Bias(PositionEncoding):
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
-        check_positive_int("num_heads", num_heads)
+        num_heads = check_positive_int("num_heads", num_heads)
         check_bool("bidirectional", bidirectional)
-        check_positive_int("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
+        num_buckets = check_positive_int("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
         exact = num_buckets // (4 if bidirectional else 2)
-        check_positive_int("max_distance", max_distance)
+        max_distance = check_positive_int("max_distance", max_distance)
         if max_distance <= exact:
             raise ValueError(
                 f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"

@@ -92,7 +92,8 @@ class DistanceBias(PairBias):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_table("table", self.table, "heads, distances", self.lo)
+        lo = check_table("table", self.table, "heads, distances", self.lo)
+        object.__setattr__(self, "lo", lo)
 
     @property
     def hi(self) -> int:
@@ -199,7 +200,8 @@ class RowBias(PairBias):
         super().__post_init__()
         check_choice("side", self.side, ("query", "key"))
         check_rank("features", self.features, "batch, heads, tokens, rank")
-        check_table("table", self.table, "heads or 1, distances, rank", self.lo)
+        lo = check_table("table", self.table, "heads or 1, distances, rank", self.lo)
+        object.__setattr__(self, "lo", lo)
         tokens = (self.q_positions if self.side == "query" else self.k_positions).shape[1]
         if self.features.shape[2] != tokens:
             raise ValueError(

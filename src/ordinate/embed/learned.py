@@ -34,9 +34,9 @@ class Learned(PositionEncoding):
 
     def __init__(self, max_positions: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
-        check_positive_int("max_positions", max_positions)
-        check_positive_int("d_model", d_model)
-        check_positive_int("offset", offset, minimum=0)
+        max_positions = check_positive_int("max_positions", max_positions)
+        d_model = check_positive_int("d_model", d_model)
+        offset = check_positive_int("offset", offset, minimum=0)
         self.max_positions, self.d_model, self.offset = max_positions, d_model, offset
         self.weight = nn.Parameter(torch.empty(max_positions + offset, d_model))
         self.reset_parameters()

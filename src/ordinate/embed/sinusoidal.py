@@ -52,11 +52,11 @@ class Sinusoidal(PositionEncoding):
         offset: int = 0,
     ) -> None:
         super().__init__()
-        check_even("d_model", d_model)
-        check_number("base", base, above=1)
+        d_model = check_even("d_model", d_model)
+        base = check_number("base", base, above=1)
         check_choice("layout", layout, ("interleaved", "half"))
         self.d_model, self.base, self.layout = d_model, float(base), layout
-        check_positive_int("offset", offset, minimum=0)
+        offset = check_positive_int("offset", offset, minimum=0)
         check_bool("endpoint", endpoint)
         self.endpoint, self.offset = endpoint, offset
 

@@ -118,7 +118,7 @@ def extend(
     """
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {short(method)}")
-    Reader.checked_integer("to", to, 2, MOST_POSITIONS)
+    to = Reader.checked_integer("to", to, 2, MOST_POSITIONS)
     config = _copy(load(source))
     before = from_config(config)
     _check_extensible(before)

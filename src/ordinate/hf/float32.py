@@ -33,7 +33,7 @@ def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor
     if not isinstance(rope, RoPE):
         raise TypeError(f"rope must be a RoPE, got {type(rope).__name__}")
     if length is not None:
-        check_positive_int("length", length)
+        length = check_positive_int("length", length)
     dim, base, scaling = rope.rotary_dim, rope.base, rope.scaling
     match scaling:
         case None:

@@ -64,8 +64,8 @@ def mrope_positions(
     """
     check_rank("token_types", token_types, "batch, seq")
     check_choice("style", style, ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"))
-    check_positive_int("merge_size", merge_size)
-    check_number("tokens_per_second", tokens_per_second, above=0)
+    merge_size = check_positive_int("merge_size", merge_size)
+    tokens_per_second = check_number("tokens_per_second", tokens_per_second, above=0)
     if is_token is None:
         is_token = torch.ones_like(token_types, dtype=torch.bool)
     elif is_token.dtype != torch.bool or is_token.shape != token_types.shape:
@@ -135,9 +135,7 @@ def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, in
     for index, size in enumerate(grids.tolist() if isinstance(grids, Tensor) else grids):
         if len(size) != 3:
             raise ValueError(f"{name}[{index}] must be (time, height, width), got {tuple(size)}")
-        for number in size:
-            check_positive_int(f"{name}[{index}]", number)
-        time, height, width = size
+        time, height, width = (check_positive_int(f"{name}[{index}]", number) for number in size)
         if height % merge or width % merge:
             raise ValueError(
                 f"{name}[{index}] must have a height and width that merge_size {merge} divides, got {tuple(size)}"
@@ -156,6 +154,7 @@ def _time_steps(
         raise ValueError(
             f"seconds_per_grid must have one number for each video, got {len(seconds)} for {len(videos)}"
         )
-    for index, number in enumerate(seconds):
-        check_number(f"seconds_per_grid[{index}]", number, above=0)
-    return [per_second * number for number in seconds]
+    return [
+        per_second * check_number(f"seconds_per_grid[{index}]", number, above=0)
+        for index, number in enumerate(seconds)
+    ]

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..checks import nearest
+from ..checks import check_int, nearest
 from .plan import ConfigError, Reading
 
 # Beyond these a config is a mistake, and building what it says could exhaust the memory.
@@ -172,8 +172,10 @@ class Reader:
         # JSON written by other languages may say 4096.0.
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} must be a whole number, got {short(value)}")
+        try:
+            value = check_int(name, value)
+        except TypeError:
+            raise ConfigError(f"{name} must be a whole number, got {short(value)}") from None
         if not least <= value <= most:
             raise ConfigError(f"{name} must be between {least} and {most}, got {short(value)}")
         return value

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_positive_int
+from ..checks import check_fields, check_positive_int
 
 
 @dataclass(eq=False)
@@ -43,8 +43,8 @@ class StreamingCache:
     seen: int = 0
 
     def __post_init__(self) -> None:
-        check_positive_int("sinks", self.sinks, minimum=0)
-        check_positive_int("window", self.window)
+        check_fields(self, check_positive_int, "sinks", minimum=0)
+        check_fields(self, check_positive_int, "window")
 
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
@@ -79,8 +79,8 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
     ``model.generate(…, past_key_values=streaming_cache())`` goes on for as long as asked to. Rows must not be
     padded, and a model that is not patched is refused: it would cache rotated keys.
     """
-    check_positive_int("sinks", sinks, minimum=0)
-    check_positive_int("window", window)
+    sinks = check_positive_int("sinks", sinks, minimum=0)
+    window = check_positive_int("window", window)
     from transformers.cache_utils import Cache, DynamicLayer
 
     class StreamingLayer(DynamicLayer):

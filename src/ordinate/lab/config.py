@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalog import parse
+from ..checks import check_int
 from ..rotate.rope import RoPE
 
 #: Raised whenever records of an older version could not be read as they are.
@@ -75,6 +76,10 @@ class RunConfig:
     corpus: str = ""
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # JSON has no place for the integers of NumPy
+            object.__setattr__(self, field.name, _plain_ints(getattr(self, field.name)))
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
         """From what `to_dict` gave, be it by way of JSON.
@@ -111,6 +116,15 @@ class RunConfig:
         alone = [entry.cls for entry, _ in parse(self.spec)] == [RoPE]
         scalings = (None, *self.extensions) if alone else (None,)
         return [(scaling, length) for scaling in scalings for length in self.lengths]
+
+
+def _plain_ints(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain_ints, value))
+    try:
+        return check_int("", value)
+    except TypeError:
+        return value
 
 
 def _is_number(value: object) -> bool:

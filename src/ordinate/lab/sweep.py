@@ -61,7 +61,7 @@ def plan(
         raise ValueError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}")
     chosen = PRESETS[preset]
     count = chosen.seeds if seeds is None else seeds
-    check_positive_int("seeds", count)
+    count = check_positive_int("seeds", count)
     config = chosen.config(**changes)
     if "lengths" not in changes and config.train_length >= 1:
         usual = chosen.config()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checks import check_at_most, check_number, check_positive_int, check_sequence
+from ..checks import check_at_most, check_fields, check_ints, check_number, check_positive_int
 from ..encoding import PositionEncoding
 from ..show.setting import example_encoding
 from ..verify.observe import hooks_of
@@ -51,23 +51,23 @@ class View:
         for name, (least, most) in BOUNDS.items():
             if name == "positions" and self.positions is None:
                 continue
-            check_positive_int(name, getattr(self, name), minimum=least)
+            check_fields(self, check_positive_int, name, minimum=least)
             check_at_most(name, getattr(self, name), most)
         if self.factor is not None:
-            check_number("factor", self.factor, at_least=1)
+            check_fields(self, check_number, "factor", at_least=1)
             check_at_most("factor", self.factor, 4096)
         for name in ("channels", "pairs", "at"):
             picked = getattr(self, name)
             if picked is None:
                 continue
-            check_sequence(name, picked, "ints")
+            picked = check_ints(name, picked, minimum=0)
             if not 1 <= len(picked) <= 8:
                 raise ValueError(f"{name} must name 1 to 8, got {len(picked)}")
             if len(set(picked)) < len(picked):
                 raise ValueError(f"{name} must each be named once, got {', '.join(map(str, picked))}")
             for index, value in enumerate(picked):
-                check_positive_int(f"{name}[{index}]", value, minimum=0)
                 check_at_most(f"{name}[{index}]", value, 2**20)
+            object.__setattr__(self, name, picked)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -58,9 +58,9 @@ def _swap_pair_axes(
     if not isinstance(weight, Tensor) or weight.dim() == 0:
         got = "a number" if isinstance(weight, Tensor) else type(weight).__name__
         raise TypeError(f"weight must be a tensor with a row for each channel, got {got}")
-    check_positive_int("head_dim", head_dim)
+    head_dim = check_positive_int("head_dim", head_dim)
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
-    check_even("rotary_dim", rotary_dim)
+    rotary_dim = check_even("rotary_dim", rotary_dim)
     if rotary_dim > head_dim:
         raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
     if weight.shape[0] % head_dim:

@@ -13,9 +13,9 @@ from torch import Tensor
 from ..checks import (
     check_choice,
     check_even,
+    check_ints,
     check_number,
     check_positive_int,
-    check_sequence,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
@@ -70,23 +70,21 @@ class RoPE(PositionEncoding):
         section_layout: Literal["chunked", "interleaved"] = "chunked",
     ) -> None:
         super().__init__()
-        check_positive_int("head_dim", head_dim)
+        head_dim = check_positive_int("head_dim", head_dim)
         if rotary_dim is None:
-            check_even("head_dim", head_dim)
+            head_dim = check_even("head_dim", head_dim)
             rotary_dim = head_dim
-        check_even("rotary_dim", rotary_dim)
+        rotary_dim = check_even("rotary_dim", rotary_dim)
         if rotary_dim > head_dim:
             raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
-        check_number("base", base, above=1)
+        base = check_number("base", base, above=1)
         check_choice("layout", layout, ("half", "interleaved"))
         check_choice("section_layout", section_layout, ("chunked", "interleaved"))
         if scaling is not None and not isinstance(scaling, Scaling):
             raise TypeError(f"scaling must be one of ordinate.scaling, got {scaling!r}")
         self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
         self.layout, self.scaling = layout, scaling
-        if sections is not None:
-            check_sequence("sections", sections, "ints")
-        self.sections = None if sections is None else tuple(sections)
+        self.sections = None if sections is None else check_ints("sections", sections)
         self.section_layout = section_layout
         self._axis_of_pair = self._assign_axes()
         if scaling is not None:
@@ -105,8 +103,6 @@ class RoPE(PositionEncoding):
         if self.sections is None:
             return None
         pairs, axes = self.rotary_dim // 2, len(self.sections)
-        for index, count in enumerate(self.sections):
-            check_positive_int(f"sections[{index}]", count)
         if sum(self.sections) != pairs:
             raise ValueError(f"sections must sum to rotary_dim/2 = {pairs}, got {self.sections}")
         if self.section_layout == "chunked":
@@ -175,8 +171,8 @@ class RoPE(PositionEncoding):
             rows = [part.amax(dim=-1) for part in (positions, keys) if part.shape[-1]]  # [axes?, batch]
             rows = [part.amax(dim=0) if part.dim() == 2 else part for part in rows]
             return torch.maximum(rows[0], rows[-1])[:, None] + 1 if rows else None
-        if isinstance(lengths, int):
-            lengths = torch.tensor(lengths, device=positions.device)
+        if not isinstance(lengths, Tensor):
+            lengths = torch.tensor(int(lengths), device=positions.device)
         if lengths.dim() < 2:
             lengths = lengths.reshape(-1, 1)
         if lengths.shape[1] not in (1, positions.shape[-1]):

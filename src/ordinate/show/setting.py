@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..catalog import Entry, create, parse
-from ..checks import check_at_most, check_positive_int
+from ..checks import check_at_most, check_fields, check_positive_int
 from ..encoding import PositionEncoding
 from ..table_size import numbers_in_table
 from ..verify.examples import example_specs
@@ -48,10 +48,10 @@ class Example:
     train_length: int = 4096
 
     def __post_init__(self) -> None:
-        check_positive_int("position", self.position, minimum=0)
+        check_fields(self, check_positive_int, "position", minimum=0)
         check_at_most("position", self.position, 2**31)
         for name, most in (("dim", 1024), ("heads", 256), ("length", 64), ("train_length", 2**24)):
-            check_positive_int(name, getattr(self, name))
+            check_fields(self, check_positive_int, name)
             check_at_most(name, getattr(self, name), most)
 
     @property

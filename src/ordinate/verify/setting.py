@@ -42,15 +42,15 @@ class Setting:
         seed: int = 0,
     ) -> Setting:
         """What is given, else what the encoding or a part of it says of itself, else common sizes."""
-        given = {
-            "d_model": d_model,
-            "num_heads": num_heads,
-            "head_dim": head_dim,
-            "train_length": train_length,
-        }
-        for name, value in given.items():
-            if value is not None:
-                check_positive_int(name, value)
+        given = (
+            ("d_model", d_model),
+            ("num_heads", num_heads),
+            ("head_dim", head_dim),
+            ("train_length", train_length),
+        )
+        d_model, num_heads, head_dim, train_length = (
+            None if value is None else check_positive_int(name, value) for name, value in given
+        )
         d_model = d_model or attribute_of(encoding, "d_model")
         num_heads = num_heads or attribute_of(encoding, "num_heads")
         head_dim = head_dim or attribute_of(encoding, "head_dim")

@@ -1,0 +1,215 @@
+"""An int argument may be any integer that Python can index with, and is stored as an int."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ordinate
+from ordinate import hf, positions, scaling
+from ordinate.lab.config import RunConfig
+from ordinate.plots.view import View
+from ordinate.show.setting import Example
+from ordinate.verify.setting import Setting
+
+pytestmark = pytest.mark.plain  # types are checked by the library here, not by annotations
+
+_q, _k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+_starts = torch.tensor([0, 2, 5])
+_types = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 0, 0]])
+_LLAMA = {"model_type": "llama", "max_position_embeddings": 4096}
+_dynamic = ordinate.RoPE(8, scaling=scaling.DynamicNTK(2, 4))
+
+
+def _attend(**options: Any) -> Any:
+    return ordinate.attention(_q, _k, _k, _dynamic, causal=True, **options)
+
+
+def _of_an_entry(lo: Any) -> Any:
+    at = torch.arange(5)[None]
+    return ordinate.DistanceBias(torch.arange(6.0).view(2, 3), at, at, lo=lo)
+
+
+def _of_a_row(lo: Any) -> Any:
+    at = torch.arange(5)[None]
+    return ordinate.RowBias(_q, torch.ones(1, 3, 8), at, at, lo=lo)
+
+
+# What is called, and its integers.
+CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "ordinate.RoPE": (ordinate.RoPE, {"head_dim": 64, "rotary_dim": 32, "sections": (4, 6, 6)}),
+    "ordinate.Sinusoidal": (ordinate.Sinusoidal, {"d_model": 8, "offset": 2}),
+    "ordinate.Learned": (ordinate.Learned, {"max_positions": 9, "d_model": 8, "offset": 2}),
+    "ordinate.ALiBi": (ordinate.ALiBi, {"num_heads": 6}),
+    "ordinate.T5Bias": (ordinate.T5Bias, {"num_heads": 2, "num_buckets": 16, "max_distance": 64}),
+    "ordinate.ClippedBias": (ordinate.ClippedBias, {"num_heads": 2, "max_distance": 4}),
+    "ordinate.Shaw": (ordinate.Shaw, {"head_dim": 8, "max_distance": 4}),
+    "ordinate.DistanceBias": (_of_an_entry, {"lo": -1}),
+    "ordinate.RowBias": (_of_a_row, {"lo": -1}),
+    "ordinate.MultiHeadAttention": (
+        ordinate.MultiHeadAttention,
+        {"d_model": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": 3},
+    ),
+    "ordinate.create": (
+        lambda **sizes: ordinate.create("rope+yarn:factor=4+sinusoidal+alibi", **sizes),
+        {"d_model": 16, "num_heads": 2, "head_dim": 8, "max_positions": 64},
+    ),
+    "ordinate.attention": (_attend, {"window": 3, "lengths": 5}),
+    "ordinate.explain": (
+        lambda **options: ordinate.explain(_q, _k, _k, _dynamic, causal=True, **options),
+        {"window": 3, "lengths": 5},
+    ),
+    "ordinate.attention_varlen": (
+        lambda window: ordinate.attention_varlen(
+            *(_q[0].transpose(0, 1),) * 3, _starts, encoding=ordinate.RoPE(8), causal=True, window=window
+        ),
+        {"window": 3},
+    ),
+    "ordinate.verify": (
+        lambda **sizes: ordinate.verify(ordinate.RoPE(8), properties=["norm"], **sizes),
+        {"d_model": 16, "num_heads": 2, "head_dim": 8, "train_length": 64},
+    ),
+    "ordinate.show": (
+        lambda **sizes: str(ordinate.show("rope", **sizes)),
+        {"position": 4, "dim": 8, "heads": 2, "length": 4, "train_length": 64},
+    ),
+    "ordinate.to_half": (
+        lambda **sizes: ordinate.to_half(torch.arange(16.0), **sizes), {"head_dim": 8, "rotary_dim": 4},
+    ),
+    "ordinate.to_interleaved": (
+        lambda **sizes: ordinate.to_interleaved(torch.arange(16.0), **sizes), {"head_dim": 8, "rotary_dim": 4},
+    ),
+    "positions.sequential": (positions.sequential, {"length": 3, "start": 7}),
+    "positions.packed": (positions.packed, {"lengths": (2, 3)}),
+    "positions.segment_ids": (positions.segment_ids, {"lengths": (2, 3)}),
+    "positions.grid": (lambda height: positions.grid(height, 3), {"height": 2}),
+    "positions.randomized": (
+        lambda **sizes: positions.randomized(**sizes, generator=torch.Generator().manual_seed(0)),
+        {"length": 3, "max_position": 9, "batch": 2},
+    ),
+    "scaling.DynamicNTK": (scaling.DynamicNTK, {"factor": 2, "original_max_position": 64}),
+    "scaling.YaRN": (
+        scaling.YaRN,
+        {"factor": 2, "original_max_position": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
+         "mscale_all_dim": 2},
+    ),
+    "scaling.LongRoPE": (
+        scaling.LongRoPE,
+        {"short_factor": (1, 2), "long_factor": (3, 4), "original_max_position": 64, "factor": 2},
+    ),
+    "scaling.Llama3": (
+        scaling.Llama3,
+        {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position": 64},
+    ),
+    "hf.checkpoint_inv_freq": (lambda length: hf.checkpoint_inv_freq(_dynamic, length), {"length": 64}),
+    "hf.extend": (lambda **lengths: hf.extend(_LLAMA, **lengths).config, {"to": 16384, "original": 4096}),
+    "hf.mrope_positions": (
+        lambda merge, height: hf.mrope_positions(_types, [(1, height, 6)], merge_size=merge),
+        {"merge": 2, "height": 4},
+    ),
+    "hf.streaming_cache": (hf.streaming_cache, {"sinks": 2, "window": 8}),
+    "hf.StreamingCache": (hf.StreamingCache, {"sinks": 2, "window": 8}),
+    "RunConfig": (
+        lambda **settings: RunConfig("rope", **settings).to_dict(),
+        {"seed": 1, "steps": 10, "lengths": (64, 96), "warmup": 3},
+    ),
+    "View": (View, {"positions": 9, "dim": 8, "channels": (1, 2), "factor": 4}),
+    "Example": (Example, {"position": 9, "dim": 8}),
+    "Setting": (
+        lambda **sizes: Setting.infer(ordinate.NoPE(), **sizes),
+        {"d_model": 16, "num_heads": 2, "head_dim": 8, "train_length": 64},
+    ),
+}  # fmt: skip
+
+# Results, whose ints the library itself fills in, and settings that take what a case above checks.
+_NOT_ARGUMENTS = {
+    "hf.Extension", "hf.LayerPlan", "hf.Plan", "hf.PatchReport", "hf.ConversionReport", "hf.Temperature",
+    "hf.Diagnosis", "hf.PatchedModule",
+    "ordinate.Entry", "ordinate.Rotation", "ordinate.KVCache", "positions.as_positions", "positions.check_lengths",
+    "positions.resolve", "scaling.frequencies",
+}  # fmt: skip
+
+
+def _numpy(value: Any) -> Any:
+    return tuple(map(_numpy, value)) if isinstance(value, tuple) else np.int64(value)
+
+
+def _described(value: Any) -> Any:
+    """A value down to its plain parts; numbers as ``repr`` writes them, which names NumPy's types."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.tolist()
+    if isinstance(value, torch.nn.Module):
+        settings = {name: v for name, v in vars(value).items() if not name.startswith("_")}
+        return str(value), _described(settings)
+    if isinstance(value, dict):
+        return {name: _described(v) for name, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_described(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value), {
+            name: _described(getattr(value, name)) for name in value.__dataclass_fields__
+        }
+    if type(value).__module__.startswith(("transformers", "ordinate")):
+        return type(value).__qualname__, str(vars(value)) if hasattr(value, "sinks") else ""
+    return repr(value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_integer_of_numpy_is_an_int(name):
+    make, integers = CASES[name]
+    torch.manual_seed(0)
+    expected = _described(make(**integers))
+    torch.manual_seed(0)
+    given = make(**{argument: _numpy(value) for argument, value in integers.items()})
+    assert _described(given) == expected
+    assert "np.int64" not in str(_described(given))
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, torch.tensor(True)], ids=["python", "numpy", "torch"])
+@pytest.mark.parametrize("make", [ordinate.RoPE, ordinate.ALiBi, scaling.Linear, positions.sequential])
+def test_a_bool_is_no_number(make, flag):
+    with pytest.raises(
+        TypeError, match=r"(head_dim|num_heads|factor|length) must be an? (int|number), got .*True"
+    ):
+        make(flag)
+
+
+def test_numbers_of_numpy_become_numbers_of_python():
+    rope = ordinate.RoPE(64, base=np.float32(500.0), scaling=scaling.YaRN(np.float32(4.1), np.int32(64)))
+    assert (type(rope.base), type(rope.scaling.factor)) == (float, float)
+    layer = ordinate.MultiHeadAttention(
+        8, 2, softcap=np.float64(30), scale=np.int64(1), dropout_p=np.float32(0.5)
+    )
+    assert [type(value) for value in (layer.softcap, layer.scale, layer.dropout_p)] == [
+        float,
+        int,
+        float,
+    ]
+
+
+def _with_integers(module: Any, prefix: str) -> set[str]:
+    """The public callables of a module that have an argument annotated as an int."""
+    found = set()
+    for name, value in vars(module).items():
+        if (
+            name.startswith("_")
+            or not callable(value)
+            or not getattr(value, "__module__", "").startswith("ordinate")
+        ):
+            continue
+        annotations = [str(x.annotation) for x in inspect.signature(value).parameters.values()]
+        if any("int" in text.lower().replace("int[", "") for text in annotations):
+            found.add(f"{prefix}.{name}")
+    return found
+
+
+def test_every_integer_argument_of_the_library_is_in_this_list():
+    modules = {"ordinate": ordinate, "positions": positions, "scaling": scaling, "hf": hf}
+    found = {name for prefix, module in modules.items() for name in _with_integers(module, prefix)}
+    ours = {name for name in found if not name.rpartition(".")[2].startswith("check_")}
+    assert ours - _NOT_ARGUMENTS <= set(CASES), ours - _NOT_ARGUMENTS - set(CASES)
