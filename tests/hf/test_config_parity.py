@@ -149,6 +149,19 @@ def test_frequencies_and_attention_factor_equal_transformers_bit_for_bit(name: s
         torch.testing.assert_close(our_frequencies(rope)[0].double(), exact, rtol=2e-6, atol=2e-7)
 
 
+@pytest.mark.parametrize("fraction", [0.19, 0.3, 0.4, 0.55, 0.9, 0.99])
+def test_as_many_pairs_turn_as_in_transformers_where_the_fraction_is_not_of_whole_pairs(fraction: float):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": fraction}
+    config = small_config("llama", rope_parameters=parameters, head_dim=16)
+    (rope,) = turning_layers(hf.from_config(config)).values()
+    theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
+    assert 0 < int((theirs != 0).sum()) < 8
+    torch.testing.assert_close(our_frequencies(rope)[0], theirs, rtol=0, atol=0)
+    torch.testing.assert_close(rope.inv_freq() != 0, theirs != 0)
+
+
 @pytest.mark.parametrize("length", [1, 64, 65, 1000])
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "stablelm", "cohere", "deepseek_v3"])
