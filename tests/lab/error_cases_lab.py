@@ -14,18 +14,19 @@ from ordinate.lab import checkpoint
 from ordinate.lab.build import make_task
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
+from ordinate.lab.reading import parse, read_bytes
 from ordinate.lab.records import (
     Mark,
     MetricsFile,
     NoRoom,
     Sweep,
-    check_files,
+    check_file,
     marked_lines,
     parse_metrics,
     read_run,
     write_atomically,
 )
-from ordinate.lab.soundness import check_environments, check_lines
+from ordinate.lab.soundness import check_environments, check_lines, check_result
 from ordinate.lab.sweep import check_memory, check_room, plan
 from ordinate.lab.tasks import Language
 from ordinate.lab.train import Diverged, _check_finite, _interrupted, train_and_evaluate
@@ -141,12 +142,27 @@ CASES = [
     ("a sweep of a seed twice", lambda: sweep_of(seeds=[1, 1]), ValueError, r"seeds must be different numbers, got \[1, 1\]"),
     ("a sweep of a seed of letters", lambda: sweep_of(seeds=["a"]), ValueError, r"seed must be int, got 'a'"),
     ("a config that is none", lambda: RunConfig.from_dict([]), ValueError, r"config must be an object, got \[\]"),
+    ("a config that counts to less than one", lambda: RunConfig.from_dict({**tiny().to_dict(), "steps": 0}), ValueError, r"steps must be at least 1, got 0"),
+    ("a config whose lengths go down", lambda: RunConfig.from_dict({**tiny().to_dict(), "lengths": [16, 8]}), ValueError, r"lengths must go up, got \(16, 8\)"),
+    ("a record that is a folder", lambda: read_bytes(HERE), ValueError, r"ordinate-errors-\w+ must be a regular file, got a folder, a pipe or a device"),
+    ("a record that is too large", lambda: read_bytes(Path(file("large", b"12")), 1), ValueError, r"large must have at most 1 bytes, got 2"),
+    ("a record that is not there", lambda: read_bytes(HERE / "not-there"), ValueError, r"not-there must be a file that can be read, got: No such file or directory"),
+    ("a record that is cut", lambda: parse(b"[1", "x.json"), ValueError, r"x.json must be JSON, cannot be read: Expecting ',' delimiter"),
+    ("a record of half a letter", lambda: parse(rb'"\ud800"', "x.json"), ValueError, r"x.json must be JSON, cannot be read: 'utf-8' codec can't encode"),
+    ("a record nested too deeply for Python", lambda: parse(b"[" * 200_000 + b"]" * 200_000, "x.json"), ValueError, r"x.json must be JSON, cannot be read: maximum recursion depth exceeded"),
+    ("a record nested too deeply", lambda: parse(b"[" * 18 + b"]" * 18, "x.json"), ValueError, r"x.json must not be nested more than 16 deep, got more"),
+    ("a record of a long whole number", lambda: parse(b"1" * 19, "x.json"), ValueError, r"digits of a whole number must be at most 18, got 19"),
+    ("a record of a large number", lambda: parse(b"-1e61", "x.json"), ValueError, r"a number must be at most 1e\+60, got 1e\+61"),
+    ("a sweep without a command", lambda: sweep_of(command=None), ValueError, r"command must be text, got None"),
+    ("a sweep of too many runs", lambda: sweep_of(seeds=list(range(10_001))), ValueError, r"arms times seeds must be at most 10000 runs, got 1 times 10001"),
+    ("a result that is none", lambda: check_result([]), ValueError, r"result.json must be an object, got \[\]"),
+    ("a result without checksums", lambda: check_result({"state": "finished", "reason": ""}), ValueError, r"result.json must have a reason in words and the SHA-256 of every file, got others"),
     ("a config with text for numbers", lambda: RunConfig.from_dict({**tiny().to_dict(), "lengths": ["8"]}), ValueError, r"lengths must be tuple\[int, ...\], got \('8',\)"),
     ("lines that are not a checkpoint's", lambda: marked_lines(HERE / "nowhere.jsonl", Mark(2, "0")), ValueError, r"nowhere.jsonl must begin with the 2 lines its checkpoint stands for, got others"),
-    ("a file that was changed", lambda: check_files(Path(file("f/config.json", b"{}")).parent, {"config.json": "0"}), ValueError, r"config.json is not the file result.json was made of"),
-    ("a run that is damaged", damaged_run, ValueError, r"JSONDecodeError"),
+    ("a file that was changed", lambda: check_file(Path(file("f/config.json", b"{}")), {"config.json": "0"}), ValueError, r"config.json is not the file result.json was made of"),
+    ("a run that is damaged", damaged_run, ValueError, r"result.json must be JSON, cannot be read: Expecting property name"),
     ("a run of another config", lambda: stopped_run(other=tiny("rope")), ValueError, r"checkpoint.safetensors or config.json is of another run"),
-    ("a run without an environment", stopped_run, ValueError, r"FileNotFoundError: .*environment.json"),
+    ("a run without an environment", stopped_run, ValueError, r"environment.json must be a file that can be read, got: No such file or directory"),
     ("too few steps", lambda: check_lines(tiny(), [train_line(1)], finished=True), ValueError, r"metrics.jsonl must have 2 steps of training, each in its place, got 1"),
     ("steps out of order", lambda: check_lines(tiny(), [train_line(2), train_line(1)], finished=True), ValueError, r"metrics.jsonl must have its steps of training each in its place, got others"),
     ("no baseline", lambda: check_lines(tiny(), [line for line in whole_run() if line["kind"] != "baseline"], finished=True), ValueError, r"metrics.jsonl must have a line of kind baseline, got none"),
@@ -154,7 +170,7 @@ CASES = [
     ("a line with null for a step", lambda: check_lines(tiny(), [train_line(None)], finished=True), ValueError, r"step of a line of kind train must be a whole number of at least 1, got None"),
     ("a line without loss or reason", lambda: check_lines(tiny(), [{**line, "loss": None} if line["kind"] == "evaluation" else line for line in whole_run()], finished=True), ValueError, r"a line of kind evaluation must have a loss, or say why it was refused"),
     ("an environment that is none", lambda: check_environments({}), ValueError, r"environment.json must be a list of descriptions, got \{\}"),
-    ("an environment without threads", lambda: check_environments([{"threads": 0}]), ValueError, r"threads in environment.json must be at least 1, got 0"),
+    ("an environment without threads", lambda: check_environments([{"threads": 0}]), ValueError, r"threads in environment.json must be 1 to 4096, got 0"),
     ("a loss that is no number", lambda: _check_finite(3, "gradient norm", float("nan")), Diverged, r"at step 3 its gradient norm is nan"),
     ("an extension that is an encoding", lambda: plan(extensions=("alibi",), task="copy"), ValueError, r"extensions must be scalings of RoPE, got 'alibi'"),
     ("metrics that end early", lambda: list(parse_metrics(b'{"kind": "train"}')), ValueError, r"metrics.jsonl must end with a whole line"),
@@ -169,7 +185,7 @@ CASES = [
     ("an unknown task", lambda: plan(task="copi"), ValueError, r"unknown task 'copi'; did you mean 'copy'"),
     ("an unknown encoding in a plan", lambda: plan(arms=["ropee"], task="copy"), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),
     ("an unknown extension", lambda: plan(extensions=("yarm:factor=2",), task="copy"), ValueError, r"extensions must be scalings of RoPE, got 'yarm:factor=2'; did you mean 'yarn'"),
-    ("a length the task has no room in", lambda: plan(task="passkey", train_length=16), ValueError, r"train_length must be at least 39 for task 'passkey', got 16"),
+    ("a length the task has no room in", lambda: plan(task="passkey", train_length=16), ValueError, r"train_length must be at least 32 for task 'passkey', got 16"),
     ("a test length the task has no room in", lambda: plan(task="addition", lengths=(3, 64)), ValueError, r"lengths must be at least 5 for task 'addition', got 3"),
     ("no steps", lambda: plan(steps=0, task="copy"), ValueError, r"steps must be at least 1, got 0"),
     ("no seeds", lambda: plan(seeds=0, task="copy"), ValueError, r"seeds must be at least 1, got 0"),

@@ -225,7 +225,7 @@ SPOILED = {
     "a line more": (spoil_checksum, "damaged", "result.json"),
     "half a line": (spoil_lines, "damaged", ""),
     "settings of another run": (spoil_config, "damaged", "another run"),
-    "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation must be a number or null"),
+    "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation must be a loss or null"),
     "a field missing": (spoil_field, "damaged", "a line of kind train must have grad_norm"),
     "half a bin": (spoil_table, "damaged", "positions of a line of kind evaluation must be rows of 4 numbers"),
     "no evaluation": (without_evaluation, "damaged", "must have 15 evaluations, each in its place, got 0"),

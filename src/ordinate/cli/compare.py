@@ -174,7 +174,9 @@ def _compare(
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"
         raise Misuse(_in_options(str(error)), hint) from None
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
+        if error.filename is None:  # not of a file: a lost connection
+            raise
         raise Misuse(
             f"--out must be a folder that can be written to, got {out}: {error.strerror}", _HELP
         ) from None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import RunConfig
+from .reading import open_regular, parse
 from .records import Mark, write_atomically
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -81,16 +82,17 @@ def load(path: Path) -> State:
     """
     from safetensors import SafetensorError, safe_open
 
+    open_regular(path).close()  # safetensors would wait for a pipe
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         whole = about.pop("sha256") == _digest(tensors, about)
         state = State(
-            RunConfig.from_dict(json.loads(about["config"])), int(about["step"]), float(about["seconds"]),
+            RunConfig.from_dict(parse(about["config"].encode(), "config")), int(about["step"]), float(about["seconds"]),
             Mark(int(about["lines"]), about["metrics"]), tensors,
         )  # fmt: skip
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error!r}") from None
     if not whole:
         raise ValueError(f"{path.name} must be as it was written, its SHA-256 differs")

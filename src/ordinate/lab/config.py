@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,8 @@ from ..catalog import parse
 from ..checks import check_int
 from ..rotate.rope import RoPE
 
+# Letters of a folder's name that are of the spec: file systems take 255 in all.
+_LONGEST_NAME = 150
 #: Raised whenever records of an older version could not be read as they are.
 FORMAT = 2
 
@@ -88,15 +92,23 @@ class RunConfig:
             ValueError: A field is unknown, missing, or of another type.
         """
         if not isinstance(values, dict):
-            raise ValueError(f"config must be an object, got {values!r}")
+            raise ValueError(f"config must be an object, got {values!r:.60}")
         types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         if set(values) != set(types):
             odd = ", ".join(sorted(set(values) ^ set(types)))
-            raise ValueError(f"config must have the fields of RunConfig, differs in: {odd}")
+            raise ValueError(f"config must have the fields of RunConfig, differs in: {odd:.200}")
         frozen: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         for name, value in frozen.items():
             if not _IS[types[name]](value):
-                raise ValueError(f"{name} must be {types[name]}, got {value!r}")
+                raise ValueError(f"{name} must be {types[name]}, got {value!r:.60}")
+            least = 0 if name in ("seed", "warmup", "control") else 1
+            if (
+                "int" in types[name]
+                and min(value if isinstance(value, tuple) else (value,), default=0) < least
+            ):
+                raise ValueError(f"{name} must be at least {least}, got {value!r:.60}")
+        if list(frozen["lengths"]) != sorted(set(frozen["lengths"])):
+            raise ValueError(f"lengths must go up, got {frozen['lengths']!r:.60}")
         return cls(**frozen)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,7 +140,7 @@ def _plain_ints(value: Any) -> Any:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def _is_int(value: object) -> bool:
@@ -165,7 +177,7 @@ def distinct(specs: Iterable[str]) -> tuple[str, ...]:
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     """Options whose numbers are equal are to look equal."""
-    return {name: float(v) if _is_number(v) else v for name, v in options.items()}
+    return {name: float(v) if _is_number(v) and abs(v) < 1e300 else v for name, v in options.items()}
 
 
 def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int], str]:
@@ -178,10 +190,12 @@ def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int]
         {('rope', 0): 'rope-0', ('rope+yarn:factor=4', 0): 'rope_yarn_factor=4-0'}
     """
     slugs: dict[str, str] = {}
-    for spec in arms:
-        plain = slug = re.sub(r"[^a-z0-9.=-]", "_", spec.strip().lower())
-        number = 2
-        while slug in slugs.values():
-            slug, number = f"{plain}_{number}", number + 1
-        slugs.setdefault(spec, slug)
+    times: Counter[str] = Counter()
+    for spec in dict.fromkeys(arms):
+        plain = slug = re.sub(r"^\.+|[^a-z0-9.=-]", "_", spec.strip().lower())[:_LONGEST_NAME]
+        while times[slug]:
+            times[plain] += 1
+            slug = f"{plain}_{times[plain]}"
+        times[slug] = 1
+        slugs[spec] = slug
     return {(spec, seed): f"{slug}-{seed}" for spec, slug in slugs.items() for seed in seeds}

@@ -48,21 +48,27 @@ nothing is computed from them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ..checks import check_choice
 from .config import FORMAT, RunConfig, distinct, run_names
-from .soundness import check_environments, check_lines
+from .reading import LARGEST_METRICS, parse, read_bytes, read_json, sha256_of
+from .soundness import check_environments, check_lines, check_result
 
 Metric = dict[str, Any]
+#: Runs of one comparison.
+MOST_RUNS = 10_000
 
 
 class NoRoom(OSError):
@@ -75,6 +81,7 @@ def _finding_room(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = error.filename or str(path)
             raise
         raise NoRoom(f"there is no room on disk for {path}") from None
 
@@ -99,15 +106,6 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @dataclass(frozen=True)
 class Sweep:
     """One comparison: every arm with every seed, under the same settings."""
@@ -120,15 +118,19 @@ class Sweep:
 
     def configs(self) -> list[RunConfig]:
         """The runs, one seed after the other, so that an early end leaves whole comparisons."""
-        return [
-            RunConfig.from_dict({"spec": spec, "seed": seed, **self.settings})
+        of_seeds = (
+            RunConfig.from_dict({"spec": self.arms[0], "seed": seed, **self.settings})
             for seed in self.seeds
-            for spec in self.arms
-        ]
+        )
+        return [dataclasses.replace(config, spec=spec) for config in of_seeds for spec in self.arms]
 
     def directory(self, out: Path, config: RunConfig) -> Path:
         """Where a run of this comparison keeps its records."""
-        return out / "runs" / run_names(self.arms, self.seeds)[config.spec, config.seed]
+        return out / "runs" / self._names[config.spec, config.seed]
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, int], str]:
+        return run_names(self.arms, self.seeds)
 
     def save(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -149,11 +151,11 @@ class Sweep:
             ValueError: It cannot be read, or is of another version.
         """
         path = out / "sweep.json"
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise FileNotFoundError(f"{out} must hold a comparison, got a folder without sweep.json")
         try:
             return cls.from_dict(read_json(path))
-        except (ValueError, KeyError, TypeError) as error:
+        except _DAMAGE as error:
             raise ValueError(
                 f"{path} must be that of a comparison, cannot be read: {_told(error)}"
             ) from None
@@ -165,16 +167,25 @@ class Sweep:
         Raises:
             ValueError, KeyError, TypeError: It is not that of a comparison, or is of another version.
         """
+        for name in ("command", "version"):
+            if not isinstance(values[name], str):
+                raise ValueError(f"{name} must be text, got {values[name]!r:.60}")
+        shlex.split(values["command"])  # as it is taken apart to be gone on with
         if values["format"] != FORMAT:
-            raise ValueError(f"its format must be {FORMAT}, got {values['format']!r}")
+            raise ValueError(f"its format must be {FORMAT}, got {values['format']!r:.60}")
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
-            str(values["command"]), str(values["version"]),
+            values["command"], values["version"],
         )  # fmt: skip
+        if len(sweep.arms) * len(sweep.seeds) > MOST_RUNS:
+            raise ValueError(
+                f"arms times seeds must be at most {MOST_RUNS} runs, "
+                f"got {len(sweep.arms)} times {len(sweep.seeds)}"
+            )
         if not sweep.arms or len(distinct(sweep.arms)) != len(sweep.arms):
-            raise ValueError(f"arms must be different encodings, got {values['arms']!r}")
+            raise ValueError(f"arms must be different encodings, got {values['arms']!r:.200}")
         if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
-            raise ValueError(f"seeds must be different numbers, got {values['seeds']!r}")
+            raise ValueError(f"seeds must be different numbers, got {values['seeds']!r:.200}")
         sweep.configs()  # whose fields are checked one by one
         return sweep
 
@@ -212,41 +223,57 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
     Args:
         expected: Its config must be this one, or the record is damaged.
     """
-    if not (directory / "result.json").exists():
+    if os.path.lexists(directory) and not directory.is_dir():
+        return RunRecord(directory, "damaged", "it must be a folder, got a file or a link to nothing")
+    if not os.path.lexists(directory / "result.json"):
         return RunRecord(directory, "unfinished", "it has no result.json")
     try:
         result = read_json(directory / "result.json")
-        check_files(directory, result["sha256"])
+        check_result(result)
+        for name in ("config.json", "environment.json", "metrics.jsonl"):
+            check_file(directory / name, result["sha256"])
         config = RunConfig.from_dict(read_json(directory / "config.json"))
         if expected is not None and config != expected:
             return RunRecord(directory, "damaged", "config.json is of another run")
         environments = read_json(directory / "environment.json")
         check_environments(environments)
-        metrics = tuple(parse_metrics((directory / "metrics.jsonl").read_bytes()))
-        state, reason = result["state"], str(result["reason"])
-        check_choice("state in result.json", state, ("finished", "diverged"))
+        metrics = tuple(parse_metrics(read_bytes(directory / "metrics.jsonl")))
+        state, reason = result["state"], result["reason"]
         check_lines(config, metrics, finished=state == "finished")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if os.path.lexists(weights := directory / "model.safetensors"):  # they may be deleted
+            largest = 4 * max(line["parameters"] for line in metrics if line["kind"] == "cost")
+            check_file(weights, result["sha256"], int(largest) + (1 << 20))
+    except _DAMAGE as error:
         return RunRecord(directory, "damaged", _told(error))
     return RunRecord(directory, state, reason, config, tuple(environments), metrics, result)
 
 
-def check_files(directory: Path, digests: dict[str, str]) -> None:
-    """Every file must be the one that ``result.json`` was made of.
+def remove_run(directory: Path) -> None:
+    """Make room for a damaged run to be done again; what a link points to stays as it is."""
+    if directory.is_symlink() or not directory.is_dir():
+        directory.unlink()
+    else:
+        shutil.rmtree(directory)
+
+
+def check_file(path: Path, digests: dict[str, str], largest: int = LARGEST_METRICS) -> None:
+    """A file must be the one that ``result.json`` was made of.
 
     Raises:
-        ValueError: One is not.
+        ValueError: It is not, or cannot be read.
     """
-    for name in ("config.json", "environment.json", "metrics.jsonl", "model.safetensors"):
-        path = directory / name
-        if name == "model.safetensors" and not path.exists():
-            continue  # deleted, or of a run that diverged
-        if digests[name] != sha256_of(path):
-            raise ValueError(f"{name} is not the file result.json was made of")
+    if digests[path.name] != sha256_of(path, largest):
+        raise ValueError(f"{path.name} is not the file result.json was made of")
+
+
+# What reading and checking values of any kind may raise.
+_DAMAGE = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
 
 
 def _told(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    """One line, and not a long one."""
+    told = " ".join(str(error).split())[:400]
+    return told if isinstance(error, ValueError) else f"{type(error).__name__}: {told}"
 
 
 def read_runs(out: Path) -> tuple[Sweep, list[RunRecord]]:
@@ -264,8 +291,8 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
     if content and not content.endswith(b"\n"):
         raise ValueError("metrics.jsonl must end with a whole line")
     for number, line in enumerate(content.splitlines(), 1):
-        value = json.loads(line)
-        if not isinstance(value, dict) or "kind" not in value:
+        value = parse(line, f"line {number} of metrics.jsonl")
+        if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
             raise ValueError(f"line {number} of metrics.jsonl must be an object with a kind")
         yield value
 
@@ -284,7 +311,7 @@ def marked_lines(path: Path, mark: Mark) -> bytes:
     Raises:
         ValueError: They are not there as they were written.
     """
-    content = path.read_bytes() if path.exists() else b""
+    content = read_bytes(path) if os.path.lexists(path) else b""
     lines = content.splitlines(keepends=True)[: mark.lines]
     if hashlib.sha256(b"".join(lines)).hexdigest() != mark.sha256:
         raise ValueError(

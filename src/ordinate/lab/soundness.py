@@ -3,10 +3,15 @@ run that has just ended."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..checks import check_choice
 from .config import RunConfig
+
+_LONGEST_TEXT = 10_000
+_MOST_THREADS = 4096
 
 
 def check_lines(config: RunConfig, metrics: Sequence[dict[str, Any]], *, finished: bool) -> None:
@@ -26,7 +31,7 @@ def check_lines(config: RunConfig, metrics: Sequence[dict[str, Any]], *, finishe
         return
     every, last = config.validate_every, config.steps
     looks = [metric["step"] for metric in metrics if metric["kind"] == "validation"]
-    _check_all("steps of validation", looks, sorted({*range(every, last + 1, every), last}))
+    _check_all("steps of validation", looks, range(every, last + every, every), last)
     tests = [(line["extension"], line["length"]) for line in metrics if line["kind"] == "evaluation"]
     _check_all("evaluations", tests, config.tests())
     for kind in ("baseline", "cost"):
@@ -44,19 +49,35 @@ def check_environments(environments: Any) -> None:
     if not described or not environments:
         raise ValueError(f"environment.json must be a list of descriptions, got {environments!r:.60}")
     for one in environments:
-        if not _count(one.get("threads")):
+        if not _count(one.get("threads")) or one["threads"] > _MOST_THREADS:
             raise ValueError(
-                f"threads in environment.json must be at least 1, got {one.get('threads')!r}"
+                f"threads in environment.json must be 1 to {_MOST_THREADS}, got {one.get('threads')!r:.60}"
             )
 
 
-def _check_all(what: str, found: Sequence[Any], wanted: Sequence[Any]) -> None:
-    if list(found) != list(wanted):
+def check_result(result: Any) -> None:
+    """What ``result.json`` must say before it is believed.
+
+    Raises:
+        ValueError: It says something else.
+    """
+    if not isinstance(result, dict):
+        raise ValueError(f"result.json must be an object, got {result!r:.60}")
+    check_choice("state in result.json", result.get("state"), ("finished", "diverged"))
+    if not isinstance(result.get("reason"), str) or not isinstance(result.get("sha256"), dict):
+        raise ValueError(
+            "result.json must have a reason in words and the SHA-256 of every file, got others"
+        )
+
+
+def _check_all(what: str, found: Sequence[Any], wanted: Sequence[Any], last: int | None = None) -> None:
+    """Every one, in order; the last of a range may come earlier. A config may ask for more than memory holds."""
+    if len(found) != len(wanted):
         raise ValueError(
             f"metrics.jsonl must have {len(wanted)} {what}, each in its place, got {len(found)}"
-            if len(found) != len(wanted)
-            else f"metrics.jsonl must have its {what} each in its place, got others"
         )
+    if any(a != (b if last is None else min(b, last)) for a, b in zip(found, wanted, strict=True)):
+        raise ValueError(f"metrics.jsonl must have its {what} each in its place, got others")
 
 
 def _check_fields(metric: dict[str, Any]) -> None:
@@ -74,63 +95,83 @@ def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _at_least_0(value: object) -> bool:
+    return _number(value) and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _loss(value: object) -> bool:
+    """What a trained model may give at a length: also NaN and infinity."""
+    return _number(value) and not value < 0  # type: ignore[operator]
+
+
+def _share(value: object) -> bool:
+    return _number(value) and 0 <= value <= 1  # type: ignore[operator]
+
+
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
 
 
-def _rows(width: int) -> Callable[[object], bool]:
-    """A list of rows of so many numbers, of which some may be missing."""
-
-    def holds(value: object) -> bool:
-        return isinstance(value, list) and all(
-            isinstance(row, list)
-            and len(row) == width
-            and all(one is None or _number(one) for one in row)
-            for row in value
-        )
-
-    return holds
+def _bins(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(row, list)
+        and len(row) == 4
+        and _at_least_0(row[0])
+        and _at_least_0(row[1])
+        and row[0] < row[1]
+        and all(one is None or _number(one) for one in row[2:])
+        for row in value
+    )
 
 
-def _numbers(value: object) -> bool:
-    return isinstance(value, list) and all(map(_number, value))
+def _losses(value: object) -> bool:
+    return isinstance(value, list) and all(map(_loss, value))
 
 
-def _pairs(value: object) -> bool:
-    return isinstance(value, dict) and _rows(2)(list(value.values()))
+def _shares(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and _or_null(_share)(pair[0])
+        and _or_null(_number)(pair[1])
+        for pair in value.values()
+    )
 
 
 def _or_null(holds: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or holds(value)
 
 
-_NUMBER = ("a number", _number)
+_AT_LEAST_0 = ("a number of at least 0", _at_least_0)
 _COUNT = ("a whole number of at least 1", _count)
 _TEXT = ("text", _text)
 _NUMBER_OR_NULL = ("a number or null", _or_null(_number))
+_SHARE_OR_NULL = ("a share or null", _or_null(_share))
 _TEXT_OR_NULL = ("text or null", _or_null(_text))
 
 # What a line of each kind must have before anything is computed from it.
 _FIELDS: dict[str, dict[str, tuple[str, Callable[[object], bool]]]] = {
-    "baseline": {"name": _TEXT, "loss": _NUMBER, "accuracy": _NUMBER_OR_NULL},
-    "train": {"step": _COUNT, "loss": _NUMBER, "grad_norm": _NUMBER},
-    "validation": {"step": _COUNT, "loss": _NUMBER},
+    "baseline": {"name": _TEXT, "loss": _AT_LEAST_0, "accuracy": _SHARE_OR_NULL},
+    "train": {"step": _COUNT, "loss": _AT_LEAST_0, "grad_norm": _AT_LEAST_0},
+    "validation": {"step": _COUNT, "loss": _AT_LEAST_0},
     "cost": {
-        "parameters": _NUMBER, "encoding_parameters": _NUMBER, "tokens_per_second": _NUMBER,
-        "peak_memory_bytes": _NUMBER_OR_NULL, "operations": _NUMBER, "bytes": _NUMBER,
+        "peak_memory_bytes": ("a number of at least 0 or null", _or_null(_at_least_0)),
+        **dict.fromkeys(
+            ("parameters", "encoding_parameters", "tokens_per_second", "operations", "bytes"), _AT_LEAST_0
+        ),
     },
     "evaluation": {
         "extension": _TEXT_OR_NULL, "length": _COUNT, "refused": _TEXT_OR_NULL,
+        "loss": ("a loss or null", _or_null(_loss)), "accuracy": _SHARE_OR_NULL,
         **dict.fromkeys(
-            ("loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error",
-             "accuracy", "accuracy_error"),
+            ("loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error", "accuracy_error"),
             _NUMBER_OR_NULL,
         ),
-        "positions": ("rows of 4 numbers", _rows(4)), "stretches": ("numbers", _numbers),
-        "variants": ("pairs of numbers by name", _pairs),
+        "positions": ("rows of 4 numbers", _bins), "stretches": ("losses", _losses),
+        "variants": ("shares and their errors by name", _shares),
     },
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +29,7 @@ from .records import (
     marked_lines,
     read_json,
     read_run,
+    remove_run,
     sha256_of,
     write_json,
 )
@@ -84,7 +84,7 @@ def _prepare(
         state, places = _interrupted(config, directory)
     except ValueError as damage:
         progress.say(f"{directory.name} is damaged and is run again: {damage}")
-        shutil.rmtree(directory)
+        remove_run(directory)
         state, places = None, []
     for unfinished in directory.glob(".*-*"):  # files a killed process was about to put in place
         unfinished.unlink()
@@ -113,14 +113,11 @@ def _interrupted(
     if not path.exists():
         return None, []
     state = checkpoint.load(path)
-    try:
-        if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
-            raise ValueError("checkpoint.safetensors or config.json is of another run")
-        marked_lines(directory / "metrics.jsonl", state.mark)
-        places = read_json(directory / "environment.json")
-        check_environments(places)
-    except OSError as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
+        raise ValueError("checkpoint.safetensors or config.json is of another run")
+    marked_lines(directory / "metrics.jsonl", state.mark)
+    places = read_json(directory / "environment.json")
+    check_environments(places)
     # A sum over threads depends on their number: go on with as many as before.
     torch.set_num_threads(places[-1]["threads"])
     return state, places

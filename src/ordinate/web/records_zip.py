@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import re
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 MAX_FILES = 2000
@@ -12,6 +15,13 @@ MAX_BYTES = 64 * 2**20
 _RECORD = re.compile(
     r"(?:^|.*/)(sweep\.json|runs/[a-z0-9._=-]{1,200}/(?:config|environment|result)\.json|runs/[a-z0-9._=-]{1,200}/metrics\.jsonl)"
 )
+
+
+# What reading a damaged archive raises: of its own structure, and of each way it may be compressed (bzip2: OSError).
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError,
+    UnicodeError, OverflowError, struct.error,
+)  # fmt: skip
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -26,7 +36,7 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as opened:
             _unpack(opened, folder)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"archive must be a .zip that can be read, got one with {error}") from None
 
 
