@@ -37,6 +37,7 @@ class Server:
 
     address: str
     errors: Path
+    pid: int
 
     def call(self, name: str, *data: Any) -> list[Any]:
         """Ask the page's own API."""
@@ -80,7 +81,7 @@ def server(tmp_path_factory, runs_folder) -> Iterator[Server]:
     try:
         address = process.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:"), errors.read_text()
-        yield Server(address, errors)
+        yield Server(address, errors, process.pid)
     finally:
         process.terminate()
         process.wait(timeout=30)

@@ -123,7 +123,8 @@ def test_the_space_names_the_versions_the_project_has():
 
 @pytest.mark.slow
 def test_the_space_serves_the_page():
-    port = serve.free_port("127.0.0.1")
+    with serve.listen("127.0.0.1", None) as free:
+        port = free.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "deploy" / "space" / "app.py")],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -134,10 +135,12 @@ def test_the_space_serves_the_page():
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
                     text = answer.read().decode()
+                    policy = answer.headers["content-security-policy"]
                     break
             except OSError:
                 time.sleep(0.5)
         assert "ordinate" in text
+        assert policy.endswith("frame-ancestors https://huggingface.co")
     finally:
         process.terminate()
         process.wait(timeout=30)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +16,10 @@ from ordinate.hf.config import from_config
 from ordinate.hf.doctor import diagnose
 from ordinate.web import answers
 from ordinate.web.controls import CONTROLS, defaults_of
+from ordinate.web.serve import MAX_SESSIONS
 
-pytestmark = pytest.mark.slow  # a server has to start
+# A server has to start, so the quick tests ask one question of each kind.
+slow = pytest.mark.slow
 
 
 def given(encoding: str, kind: str, language: str = "English", typed: str = "", **changes) -> list:
@@ -58,6 +62,7 @@ CASES = [
 ]
 
 
+@slow
 @pytest.mark.parametrize("panel", ["a", "b"])
 @pytest.mark.parametrize(("encoding", "kind", "changes", "spec"), CASES)
 def test_the_numbers_of_a_figure_are_the_librarys(server, panel, encoding, kind, changes, spec):
@@ -74,6 +79,7 @@ def test_the_numbers_of_a_figure_are_the_librarys(server, panel, encoding, kind,
         assert numbers(trace["x"]) == curve.x.tolist()
 
 
+@slow
 def test_a_matrix_is_the_librarys_too(server):
     drawn, *_ = server.call("draw_a", *given("alibi", "bias", positions=6))
     expected = plots.picture("alibi", "bias", **{**answers.DEFAULTS, "positions": 6})
@@ -82,6 +88,7 @@ def test_a_matrix_is_the_librarys_too(server):
         assert sent == [[x for x in row if x == x] for row in panel.matrix.tolist()]
 
 
+@slow
 def test_choosing_another_encoding_brings_its_options_and_views(server):
     answer = server.call(
         "choose_a", *given("rope", "rotation")[:1], "shaw", *given("rope", "rotation")[2:]
@@ -97,6 +104,7 @@ def test_choosing_another_encoding_brings_its_options_and_views(server):
     assert [numbers(row) for row in drawn["data"][0]["z"]] == expected.panels[0].matrix.tolist()
 
 
+@slow
 def test_a_spec_is_not_wrong_before_it_is_typed(server):
     *_, message = server.call("choose_a", "English", "spec", *given("rope", "rotation")[2:])
     assert message == ""
@@ -142,6 +150,7 @@ def test_the_experiment_and_the_doctor_answer_over_the_api(server):
     ]
 
 
+@slow
 def test_a_report_of_the_folder_it_was_started_with_opens_and_no_other(server):
     message, summary, *_, table = server.call("report", "English", "demo")
     assert message == ""
@@ -149,14 +158,64 @@ def test_a_report_of_the_folder_it_was_started_with_opens_and_no_other(server):
     assert [row[0] for row in table["value"]["data"]] == ["rope", "alibi"]
 
 
+def ask(address: str, **headers: str) -> tuple[int, dict, str]:
+    """Status, headers and text of one answer, also of a refusal."""
+    request = urllib.request.Request(
+        address, headers={name.replace("_", "-"): v for name, v in headers.items()}
+    )
+    try:
+        answer = urllib.request.urlopen(request, timeout=30)
+    except urllib.error.HTTPError as refused:
+        answer = refused
+    with answer:
+        return answer.status, dict(answer.headers.items()), answer.read().decode()
+
+
+def test_other_websites_get_no_answer(server):
+    """By a name of their own for this machine, from a page of theirs, and before they send a file."""
+    for path in ("", "config", "gradio_api/info"):
+        status, _, text = ask(server.address + path, Host="evil.example")
+        assert (status, text) == (403, "Host must be a name of this machine, got 'evil.example'")
+        status, headers, text = ask(server.address + path, Origin="http://evil.example")
+        assert (status, text) == (403, "Origin must be the page's own, got 'http://evil.example'")
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+    preflight = urllib.request.Request(
+        server.address + "gradio_api/upload", method="OPTIONS",
+        headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"},
+    )  # fmt: skip
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(preflight, timeout=30)
+    _, headers, _ = ask(server.address, Origin=server.address.rstrip("/"))
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+@slow
+def test_memory_does_not_grow_with_the_number_of_visitors(server):
+    """Each call without a session is a visitor of its own to Gradio, who holds 0.2 MiB of every one."""
+
+    def resident() -> float:
+        pages = int((Path("/proc") / str(server.pid) / "statm").read_text().split()[1])
+        return pages * 4096 / 2**20
+
+    def visit(times: int) -> float:
+        for turn in range(times):
+            server.call("draw_a", *given("rope", "scores", log_base=4 + turn / times))
+        return resident()
+
+    before = visit(MAX_SESSIONS + 50)
+    assert visit(200) - before < 0.1 * 200
+
+
 def test_every_answer_tells_the_browser_to_stay_here(server):
     for path in ("", "theme.css", "config"):
         with urllib.request.urlopen(server.address + path, timeout=30) as answer:
             policy = answer.headers["content-security-policy"]
             assert "default-src 'self'" in policy
+            assert "frame-ancestors 'none'" in policy
             assert "http" not in policy
 
 
+@slow
 def test_the_page_names_no_font_or_script_of_anybody_else(server):
     with urllib.request.urlopen(server.address, timeout=30) as answer:
         text = answer.read().decode()
@@ -165,6 +224,7 @@ def test_the_page_names_no_font_or_script_of_anybody_else(server):
         assert not re.search(r"url\([\"']?https?:|@import|@font-face", answer.read().decode())
 
 
+@slow
 def test_the_server_itself_connects_to_nobody(server):
     server.call("draw_a", *given("rope", "rotation"))
     assert "OUTSIDE" not in server.errors.read_text()

@@ -1,34 +1,20 @@
-"""Serving the page: on this machine alone unless told otherwise, and sealed against anything from outside."""
+"""Serving the page, on this machine alone unless another address is named."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from ..extras import how_to_install
 from .page import CSS, QUIET, build
+from .seal import Sealed
 
 LOOPBACK = "127.0.0.1"
-
-#: What a browser may load for the page: its own files. Gradio and Plotly evaluate code they bring along.
-POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "connect-src 'self'",
-        "worker-src 'self' blob:",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-    )
-)
 
 # Plotly breaks its promise, without a reason, when an animation is stopped; nobody need be told.
 _STOPPED = """<script>
@@ -37,25 +23,8 @@ addEventListener('unhandledrejection', event => { if (event.reason === undefined
 
 MAX_UPLOAD = 32 * 2**20
 
-
-class Sealed:
-    """Tell the browser, with every answer, to load nothing from anywhere else."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def sealed(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                own = [
-                    (b"content-security-policy", POLICY.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"referrer-policy", b"no-referrer"),
-                ]
-                message = {**message, "headers": [*message.get("headers", []), *own]}
-            await send(message)
-
-        await self.app(scope, receive, sealed if scope["type"] == "http" else send)
+#: Visitors whose state the server holds, about 0.2 MiB each; the one who was away longest is forgotten first.
+MAX_SESSIONS = 100
 
 
 def serve(
@@ -64,15 +33,15 @@ def serve(
     port: int | None = None,
     language: str = "en",
     runs: Path | None = None,
-    block: bool = True,
+    framed_by: str | None = None,
     on_ready: Callable[[str], None] | None = None,
-) -> Any:
-    """Build the page, listen, and say where.
+) -> None:
+    """Build the page, listen, and say where. Returns when the server is stopped.
 
     Args:
         port: Default: a free one.
         runs: A folder with comparisons that can be opened on the page.
-        block: Return only when the server is stopped.
+        framed_by: The one website that may show the page in a frame.
         on_ready: Called with the address once the page answers.
     """
     missing = [name for name in ("gradio", "plotly") if find_spec(name) is None]
@@ -81,30 +50,47 @@ def serve(
             f"{' and '.join(missing)} must be installed for the page: {how_to_install('web')}"
         )
     os.environ.update(QUIET)
+    import gradio as gr
     import torch
+    import uvicorn
+    from fastapi import FastAPI
     from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
 
     torch.set_num_threads(1)  # on tensors this small, threads wait for each other more than they help
-    page = build(language, runs)
-    page.queue(default_concurrency_limit=4, max_size=64)
-    _, address, _ = page.launch(
-        server_name=host, server_port=port or free_port(host), share=False, inbrowser=False, quiet=True,
-        prevent_thread_lock=True, ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False,
-        show_error=False, max_file_size=MAX_UPLOAD, theme=_theme(), css=CSS, head=_preload() + _STOPPED,
-        footer_links=[], app_kwargs={"middleware": [Middleware(Sealed)]},
-    )  # fmt: skip
-    if on_ready is not None:
-        on_ready(address)
-    if block:
-        page.block_thread()
-    return page
+    with listen(host, port) as listening:
+        page = build(language, runs)
+        page.queue(default_concurrency_limit=4, max_size=64)
+        page.state_session_capacity = MAX_SESSIONS
+        # Our CORS rule allows no website, and keeps Gradio from adding one that echoes any.
+        closed = [Middleware(Sealed, host=host, framed_by=framed_by), Middleware(CORSMiddleware)]
+        app = gr.mount_gradio_app(
+            FastAPI(middleware=closed, openapi_url=None), page, path="/", server_name=host,
+            server_port=listening.getsockname()[1], ssr_mode=False, pwa=False, mcp_server=False,
+            enable_monitoring=False, show_error=False, max_file_size=MAX_UPLOAD, theme=_theme(), css=CSS,
+            head=_preload() + _STOPPED, footer_links=[], run_history=False,
+        )  # fmt: skip
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            if on_ready is not None:  # a browser that comes early waits in the socket's queue
+                on_ready(_address(host, listening))
+            thread.join()
+        finally:
+            server.should_exit = True
+            thread.join(timeout=5)
 
 
-def free_port(host: str) -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket that listens, at a free port if none is named; OSError where that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host.strip("[]"), port or 0), family=family)
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    name = f"[{host.strip('[]')}]" if ":" in host else host
+    return f"http://{'localhost' if name == '0.0.0.0' else name}:{listening.getsockname()[1]}/"
 
 
 def _preload() -> str:
