@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import ordinate
 from ordinate import plots
 from ordinate.plots import palette
-from ordinate.plots.picture import Heatmap, Lines, Plane
+from ordinate.plots.picture import Axis, Heatmap, Lines, Mark, Plane, Series
 
 EXAMPLES = [
     ("sinusoidal", "codes"), ("sinusoidal", "channels"), ("sinusoidal", "profile"), ("rope", "rotation"),
@@ -40,7 +41,7 @@ def test_matplotlib_draws_the_numbers_with_labels(name, kind):
                 assert line.get_ydata().tolist() == series.y.tolist()
         if isinstance(panel, Heatmap):
             (image,) = axes.images
-            assert image.get_clim() == (-panel.limit if panel.diverging else 0, panel.limit)
+            assert image.get_clim() == (panel.low, panel.high)
             assert image.get_cmap().name == ("RdBu_r" if panel.diverging else "cividis")
     assert {axes.get_xlabel() for axes in shown} > {""} or all(axes.get_xlabel() for axes in shown)
     assert any(
@@ -61,7 +62,7 @@ def test_plotly_draws_the_same_numbers(name, kind):
                 assert list(trace.y) == series.y.tolist()
         elif isinstance(panel, Heatmap):
             trace = traces.pop(0)
-            assert (trace.zmin, trace.zmax) == (-panel.limit if panel.diverging else 0, panel.limit)
+            assert (trace.zmin, trace.zmax) == (panel.low, panel.high)
             for given, row in zip(trace.z, panel.matrix.tolist(), strict=True):
                 assert [x for x in given if x is not None] == [x for x in row if x == x]
         elif isinstance(panel, Plane):
@@ -174,3 +175,36 @@ def test_words_of_a_sentence_are_text_and_never_markup():
     assert list(figure.data[0].x) == ["1 &lt;b&gt;x&lt;/b&gt;", "2 &lt;i&gt;y&lt;/i&gt;"]
     assert list(figure.data[0].y) == list(figure.data[0].x)
     assert "<b>" not in figure.layout.title.text.replace("<br>", "")
+
+
+def test_two_limits_are_drawn_differently():
+    """A reader in black and white tells the training length from the context."""
+    axis, values = Axis("pair"), torch.arange(1.0, 40)
+    marks = (Mark("y", 10.0, "trained at 10"), Mark("y", 20.0, "context 20"))
+    panel = Lines(axis, Axis("wavelength", log=True), (Series("s", values, values),), marks=marks)
+    drawn = plots.Picture("k", "s", "t", (panel,))
+    lines = plots.figure_of(drawn).axes[0].get_lines()
+    styles = {line.get_label(): line._dash_pattern for line in lines if line.get_label() != "s"}
+    assert len(styles) == len({str(style) for style in styles.values()}) == 2
+    shapes = plots.figure_of(drawn, "plotly").layout.shapes
+    assert len({shape.line.dash for shape in shapes}) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([64, 128, 256, 512], ["64", "128", "256", "512"]),
+        (range(60, 350), ["60", "80", "100", "150", "200", "300"]),
+        (range(5, 13), ["5", "6", "7", "8", "9", "10", "11", "12"]),
+        (range(5, 14), ["5", "6", "8", "10"]),
+        (range(1, 900), ["1", "2", "5", "10", "20", "50", "100", "200", "500"]),
+        (range(1, 2000), None),
+        ([7], None),
+    ],
+)
+def test_a_short_logarithmic_axis_has_whole_numbers(values, expected):
+    """Plotly itself writes 6 7 8 9 100 2 3."""
+    x = torch.tensor(list(values), dtype=torch.float64)
+    panel = Lines(Axis("tokens", log=True), Axis("loss"), (Series("s", x, x),))
+    axis = plots.figure_of(plots.Picture("k", "s", "t", (panel,)), "plotly").layout.xaxis
+    assert (list(axis.ticktext) if axis.ticktext else None) == expected

@@ -114,7 +114,7 @@ def test_alibi_slopes_and_matrices():
     first = drawn.panels[0].matrix
     assert first[4].tolist() == [-2.0, -1.5, -1.0, -0.5, 0.0]
     assert first[0, 1:].isnan().all()
-    assert {panel.limit for panel in drawn.panels} == {2.0}
+    assert {(panel.low, panel.high) for panel in drawn.panels} == {(-2.0, 0.0)}  # no colour is left over
     both = plots.picture("alibi:symmetric=true", "bias", positions=5).panels[0].matrix
     assert both[0].tolist() == [0.0, -0.5, -1.0, -1.5, -2.0]
 
@@ -123,6 +123,9 @@ def test_t5_buckets_and_bias():
     panel = only(plots.picture("t5:bidirectional=true", "buckets", positions=4))
     assert panel.matrix.tolist() == [[0, 17, 18, 19], [1, 0, 17, 18], [2, 1, 0, 17], [3, 2, 1, 0]]
     assert panel.annotated
+    for spec in ("t5", "t5:bidirectional=true"):  # a T5's point is that far distances share
+        past = only(plots.picture(spec, "buckets")).matrix[-1].flip(0)
+        assert len(past.unique()) < len(past)
     encoding = plots.View().encoding("t5")
     curves = only(plots.picture("t5", "distance", distance=300))
     assert curves.series[0].x[0] == 0
@@ -204,6 +207,24 @@ def test_a_sentence_is_split_at_spaces_and_chinese_into_characters():
     assert len(split("w " * MAX_WORDS)) == MAX_WORDS
 
 
+@pytest.mark.parametrize(
+    ("spec", "first", "last"),
+    [
+        ("t5", 15, 113),
+        ("t5:bidirectional=true", 7, 91),
+        ("t5:num_buckets=4,max_distance=8", 1, 4),
+        ("clipped:max_distance=3", None, 3),
+    ],
+)
+def test_the_picture_of_buckets_says_which_distances_share_one(spec, first, last):
+    note = plots.picture(spec, "buckets").note
+    assert note.endswith(f"; all from {last} on share the last")
+    alone = (
+        "each distance has its own" if first is None else f"distances up to {first} have a bucket each"
+    )
+    assert note.startswith(alone + ";")
+
+
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_every_picture_of_every_encoding_is_complete_and_can_be_read_by_a_program(name, kind):
     drawn = plots.picture(name, kind, dim=16, distance=32)
@@ -217,10 +238,10 @@ def test_every_picture_of_every_encoding_is_complete_and_can_be_read_by_a_progra
             assert panel.series
             assert all(series.x.shape == series.y.shape for series in panel.series)
         if isinstance(panel, Heatmap):
-            assert panel.limit > 0
-            assert float(panel.matrix.double().nan_to_num().abs().amax()) <= panel.limit + 1e-12
-            signed = bool((panel.matrix.double().nan_to_num() < 0).any())
-            assert panel.diverging or not signed
+            shown = panel.matrix.double().nan_to_num()
+            assert panel.low - 1e-12 <= float(shown.amin()) <= float(shown.amax()) <= panel.high + 1e-12
+            assert panel.low < panel.high
+            assert panel.low in (0.0, -panel.high) or panel.high == 0.0  # zero is an end or the middle
 
 
 @pytest.mark.parametrize("name", ordinate.catalog)

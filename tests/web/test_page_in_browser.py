@@ -12,7 +12,8 @@ import pytest
 from ordinate import plots
 from ordinate.web import answers
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
+slow = pytest.mark.slow
 
 LLAMA3 = {
     "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2,
@@ -98,6 +99,7 @@ def test_the_page_opens_with_a_figure_the_library_computed(shown):
     assert shown.page.locator("#panel-b").count() == 0 or not shown.page.locator("#panel-b").is_visible()
 
 
+@slow
 def test_the_rotation_plays_and_follows_its_slider(shown):
     tracks = plots.picture("rope", "rotation", **answers.DEFAULTS).panels[0].tracks
 
@@ -121,6 +123,7 @@ def test_the_rotation_plays_and_follows_its_slider(shown):
     wait_for_step(31)
 
 
+@slow
 def test_an_option_that_moves_redraws_the_figure(shown):
     shown.choose("#view-a", "score against distance")
     shown.wait_for("#plot-a", curve("rope", "scores"))
@@ -132,6 +135,7 @@ def test_an_option_that_moves_redraws_the_figure(shown):
     shown.wait_for("#plot-a", curve("rope:base=1e6+linear:factor=4", "scores"))
 
 
+@slow
 def test_two_encodings_side_by_side(shown):
     shown.page.click("#compare input")
     shown.page.wait_for_selector("#plot-b .main-svg")
@@ -153,28 +157,46 @@ def test_two_encodings_side_by_side(shown):
         )  # no figure reaches under the other
 
 
+@slow
 def test_figures_drawn_while_another_tab_is_open_fit_when_seen(shown):
+    """Each tab's figure is drawn anew in the other language while the tab is hidden, and fills it afterwards."""
     shown.page.click("#compare input")
     shown.page.wait_for_selector("#plot-b .main-svg")
     shown.tab(1)
     shown.page.wait_for_selector("#shuffle-plot .main-svg")
-    shown.page.get_by_text("中文", exact=True).click()
-    shown.page.wait_for_function(
-        "document.querySelector('#plot-b .gtitle')?.textContent.includes('分数')"
-    )
-    shown.tab(0)
-    shown.page.wait_for_selector("#plot-b .main-svg", state="visible")
-    for name in "ab":
-        shown.page.wait_for_function(
-            """name => {
-              const edge = part => document.querySelector(part).getBoundingClientRect().right;
-              return edge(`#plot-${name} .main-svg`) <= edge(`#panel-${name}`) + 1;
-            }""",
-            arg=name,
-            timeout=5_000,
-        )
+    shown.tab(2)
+    shown.page.fill("#config-text textarea", json.dumps(LLAMA3))
+    shown.page.click("#config-read")
+    shown.page.wait_for_selector("#config-plot .main-svg")
+    shown.tab(3)
+    shown.choose("#report-known", "demo")
+    shown.page.wait_for_selector("#report-plot .main-svg")
+    figures = ("plot-a", "plot-b", "shuffle-plot", "config-plot", "report-plot")
+    for spoken in ("中文", "English"):
+        titles = [shown.page.text_content(f"#{name} .gtitle") for name in figures]
+        shown.page.get_by_text(spoken, exact=True).click()
+        for name, title in zip(figures, titles, strict=True):
+            shown.page.wait_for_function(
+                "([name, before]) => document.querySelector(`#${name} .gtitle`)?.textContent !== before",
+                arg=[name, title],
+            )
+        for tab, names in ((0, ("plot-a", "plot-b")), (1, ("shuffle-plot",)), (2, ("config-plot",)),
+                           (3, ("report-plot",))):  # fmt: skip
+            shown.tab(tab)
+            for name in names:
+                shown.page.wait_for_function(
+                    """name => {
+                      const frame = document.querySelector(`#${name} .js-plotly-plot`);
+                      const drawn = document.querySelector(`#${name} .main-svg`);
+                      return frame.clientWidth > 0 && Math.abs(drawn.clientWidth - frame.clientWidth) <= 1;
+                    }""",
+                    arg=name,
+                    timeout=5_000,
+                )
+        shown.tab(0)
 
 
+@slow
 def test_another_encoding_has_its_own_options(shown):
     shown.choose("#encoding-a", "shaw")
     shown.page.wait_for_selector("#max_distance-a", state="visible")
@@ -187,6 +209,7 @@ def test_another_encoding_has_its_own_options(shown):
     shown.wait_for("#plot-a", curve("rope+alibi", "scores"))
 
 
+@slow
 def test_the_language_switches_labels_and_figures(shown):
     shown.page.get_by_text("中文", exact=True).click()
     shown.page.wait_for_function(
@@ -205,6 +228,7 @@ def test_the_language_switches_labels_and_figures(shown):
     assert shown.page.get_by_role("tab", name="Shuffle a sentence").is_visible()
 
 
+@slow
 def test_bad_input_is_said_and_the_figure_stays(shown):
     before = shown.numbers("#plot-a", "x")
     for typed, sentence in (
@@ -225,6 +249,7 @@ def test_bad_input_is_said_and_the_figure_stays(shown):
     shown.page.wait_for_function("!document.querySelector('#message-a')?.textContent.trim()")
 
 
+@slow
 def test_a_slider_typed_out_of_its_bounds_is_a_sentence_too(shown):
     before = shown.numbers("#plot-a", "x")
     shown.page.fill("#size-positions input[type=number]", "999999")
@@ -236,6 +261,7 @@ def test_a_slider_typed_out_of_its_bounds_is_a_sentence_too(shown):
     assert "Error" not in shown.page.inner_text("#panel-a")
 
 
+@slow
 def test_a_sentence_is_shuffled(shown):
     shown.tab(1)
     shown.page.wait_for_selector("#shuffle-plot .main-svg")
@@ -261,6 +287,7 @@ def test_a_sentence_is_shuffled(shown):
     )
 
 
+@slow
 def test_a_sentence_counts_however_it_is_entered(shown):
     """An input method inserts text without a key, and so does a paste; deleting is no letter either."""
     shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -293,6 +320,7 @@ def test_a_sentence_counts_however_it_is_entered(shown):
     wait_for_words("the", "cat", "sat")
 
 
+@slow
 def test_a_dropped_config_shows_the_doctors_table(shown, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA3))
@@ -324,6 +352,7 @@ def test_a_dropped_config_shows_the_doctors_table(shown, tmp_path):
     assert shown.page.locator("#config-message b").count() == 0
 
 
+@slow
 def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
     path = tmp_path / "demo.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -348,6 +377,7 @@ def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
     )
 
 
+@slow
 def test_the_browser_itself_refuses_to_go_outside(browser, server):
     context = browser.new_context()
     page = context.new_page()

@@ -102,8 +102,8 @@ def draw(plain: Shuffle, placed: Shuffle, subject: str, means: str = "") -> Pict
     for result, who in ((plain, "without positions"), (placed, f"with {subject}")):
         change = result.after - result.before
         for matrix, title in ((result.before, who), (result.after, "shuffled, put back in order")):
-            panels.append(Heatmap(matrix, *axes, "attention weight", False, limit, title, names, names))
-        panels.append(Heatmap(change, *axes, "change", True, visible, "change", names, names))
+            panels.append(Heatmap(matrix, *axes, "attention weight", 0.0, limit, title, names, names))
+        panels.append(Heatmap(change, *axes, "change", -visible, visible, "change", names, names))
     shuffled = " ".join(plain.words[index] for index in plain.order)
     note = (
         f"shuffled: {shuffled}. Outputs change by {plain.change:.1e} without positions, "

@@ -19,7 +19,7 @@ _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
 _BIAS = Axis("added to the logit")
 _MATRIX = 64  # tokens a matrix shows at most: more could not be told apart
-_ANNOTATED = 16  # tokens up to which a number fits into its cell
+_ANNOTATED = 24  # tokens up to which a number fits into its cell
 
 
 def part(encoding: PositionEncoding, *classes: type) -> PositionEncoding | None:
@@ -39,22 +39,31 @@ def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
 
 def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """Which row of its table each query and key look up."""
-    places = view.places(encoding, 16, _MATRIX)
-    distances = places[:, None] - places
+    places = view.places(encoding, _ANNOTATED, _MATRIX)  # enough to see distances share a T5 bucket
     table = part(encoding, T5Bias, ClippedBias)
-    if isinstance(table, T5Bias):
-        rows, value = table.buckets(distances), "bucket"
-    else:
-        assert isinstance(table, ClippedBias)
-        rows, value = (
-            distances.clamp(-table.max_distance, table.max_distance) + table.max_distance,
-            "row",
-        )
+    assert isinstance(table, (T5Bias, ClippedBias))
+    value = "bucket" if isinstance(table, T5Bias) else "row"
+    rows = _rows(table, places[:, None] - places)
     panel = Heatmap(
-        rows, _KEY, _QUERY, value, False, float(rows.amax()), annotated=len(places) <= _ANNOTATED
+        rows, _KEY, _QUERY, value, 0.0, float(rows.amax()), annotated=len(places) <= _ANNOTATED
     )
-    title, note = f"the {value} of each query and key", view.left_out(len(places))
-    return Picture("buckets", subject, title, (panel,), note)
+    past = _rows(table, torch.arange(2 * table.max_distance + 2))
+    first = int((past[1:] == past[:-1]).nonzero()[0])
+    last = int((past == past[-1]).nonzero()[0])
+    shared = (
+        f"distances up to {first - 1} have a {value} each"
+        if first < last
+        else "each distance has its own"
+    )
+    note = joined(f"{shared}; all from {last} on share the last", view.left_out(len(places)))
+    return Picture("buckets", subject, f"the {value} of each query and key", (panel,), note)
+
+
+def _rows(table: T5Bias | ClippedBias, distances: Tensor) -> Tensor:
+    """Which row of its table each distance looks up."""
+    if isinstance(table, T5Bias):
+        return table.buckets(distances)
+    return distances.clamp(-table.max_distance, table.max_distance) + table.max_distance
 
 
 def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -67,9 +76,12 @@ def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         dense = dense.masked_fill(future, float("nan"))
     shown = spread(len(dense), 8)
-    limit = float(dense[shown].nan_to_num().abs().amax()) or 1.0
+    seen = dense[shown].nan_to_num()
+    limit = float(seen.abs().amax()) or 1.0
+    low = -limit if seen.amin() < 0 else 0.0
+    high = limit if seen.amax() > 0 or not low else 0.0
     panels = tuple(
-        Heatmap(dense[head], _KEY, _QUERY, _BIAS.label, True, limit, f"head {head}") for head in shown
+        Heatmap(dense[head], _KEY, _QUERY, _BIAS.label, low, high, f"head {head}") for head in shown
     )
     return Picture(
         "bias",

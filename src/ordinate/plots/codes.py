@@ -18,7 +18,7 @@ _VALUE = Axis("value of the code")
 def code_map(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """Every channel of every position."""
     matrix = _codes(encoding, view, view.places(encoding, 64))
-    panel = Heatmap(matrix, _CHANNEL, _POSITION, _VALUE.label, True, _reach(matrix))
+    panel = Heatmap(matrix, _CHANNEL, _POSITION, _VALUE.label, -_reach(matrix), _reach(matrix))
     fast_to_slow = isinstance(encoding, Sinusoidal) and encoding.layout == "interleaved"
     note = (
         "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart"

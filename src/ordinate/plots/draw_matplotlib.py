@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LINE_STYLES = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
+_MARK_DASHES = ((4, 3), (1, 2), (6, 2, 1, 2))
 
 
 def to_matplotlib(picture: Picture) -> Figure:
@@ -124,9 +126,9 @@ def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:
         if series.low is not None and series.high is not None:
             edges = series.low.numpy(), series.high.numpy()
             axes.fill_between(series.x.numpy(), *edges, color=colour, alpha=0.18, linewidth=0)
-    for mark in panel.marks:
+    for mark, dashes in zip(panel.marks, itertools.cycle(_MARK_DASHES)):
         line = axes.axvline if mark.axis == "x" else axes.axhline
-        line(mark.at, color="#444444", linewidth=0.8, linestyle=(0, (4, 3)), label=mark.label or None)
+        line(mark.at, color="#444444", linewidth=0.8, linestyle=(0, dashes), label=mark.label or None)
     named = len(panel.series) > 1 or any(mark.label for mark in panel.marks)
     if legend and named:
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -138,11 +140,10 @@ def _draw_heatmap(axes: Axes, panel: Heatmap) -> None:
 
     name = "RdBu_r" if panel.diverging else "cividis"
     colours = colormaps[name].with_extremes(bad=palette.MISSING)
-    low = -panel.limit if panel.diverging else 0.0
     matrix = panel.matrix.double().numpy()
     square = matrix.shape[0] == matrix.shape[1]
     image = axes.imshow(
-        matrix, cmap=colours, vmin=low, vmax=panel.limit, interpolation="nearest",
+        matrix, cmap=colours, vmin=panel.low, vmax=panel.high, interpolation="nearest",
         aspect="equal" if square else "auto",
     )  # fmt: skip
     image.set_label(panel.value)
@@ -164,25 +165,25 @@ def _annotate(axes: Axes, panel: Heatmap) -> None:
     for row in range(panel.matrix.shape[0]):
         for column in range(panel.matrix.shape[1]):
             value = panel.matrix[row, column].item()
-            dark = not panel.diverging and value < 0.55 * panel.limit
+            dark = not panel.diverging and value < panel.low + 0.55 * (panel.high - panel.low)
             axes.text(
                 column,
                 row,
                 f"{value:g}",
                 ha="center",
                 va="center",
-                fontsize=7,
+                fontsize=7 if len(panel.matrix) <= 16 else 5.5,
                 color="white" if dark else "black",
             )
 
 
 def _add_colour_bars(figure: Figure, grid: Any, picture: Picture) -> None:
     """One bar for all maps that share their colours."""
-    groups: dict[tuple[str, float], list[Axes]] = {}
+    groups: dict[tuple[str, float, float], list[Axes]] = {}
     for axes, panel in zip(grid, picture.panels, strict=False):
         if isinstance(panel, Heatmap):
-            groups.setdefault((panel.value, panel.limit), []).append(axes)
-    for (value, _), shown in groups.items():
+            groups.setdefault((panel.value, panel.low, panel.high), []).append(axes)
+    for (value, *_), shown in groups.items():
         bar = figure.colorbar(shown[0].images[0], ax=shown, shrink=0.9, pad=0.02)
         bar.set_label(value)
         bar.outline.set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _DASHES = ("solid", "dash", "dashdot", "dot")
+_MARK_DASHES = ("dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond")
 # Steps of matplotlib's RdBu_r and cividis, so that both backends show the same colours.
 _DIVERGING = ["#053061", "#4393c3", "#d1e5f0", "#f7f7f7", "#fddbc7", "#d6604d", "#67001f"]
@@ -68,8 +70,10 @@ def _draw(figure: Figure, panel: Panel, place: dict[str, int], index: int, pictu
     if isinstance(panel, Lines):
         _draw_lines(figure, panel, place, first=index == 0)
     elif isinstance(panel, Heatmap):
-        shared = [(p.value, p.limit) for p in picture.panels if isinstance(p, Heatmap)]
-        mine = shared.index((panel.value, panel.limit))  # one bar for all maps that share their colours
+        shared = [(p.value, p.low, p.high) for p in picture.panels if isinstance(p, Heatmap)]
+        mine = shared.index(
+            (panel.value, panel.low, panel.high)
+        )  # one bar for all that share their colours
         before = len(set(shared[:mine]))
         _draw_heatmap(figure, panel, place, bar=1.01 + 0.11 * before if mine == index else None)
     elif isinstance(panel, Bars):
@@ -85,6 +89,35 @@ def _scale(figure: Figure, x: Axis, y: Axis, place: dict[str, int]) -> None:
     )
     if y.reach is not None:
         figure.update_yaxes(range=[-1.08 * y.reach, 1.08 * y.reach], **place)
+
+
+def _name_ticks(figure: Figure, panel: Lines, place: dict[str, int]) -> None:
+    """Write numbers out on short logarithmic axes, where plotly writes 6 7 8 9 100 2 3."""
+    for axis, update, values in (
+        (panel.x, figure.update_xaxes, [series.x for series in panel.series]),
+        (panel.y, figure.update_yaxes, [series.y for series in panel.series]),
+    ):
+        ticks = log_ticks(torch.cat([v.double() for v in values]).tolist()) if axis.log else []
+        if ticks:
+            update(tickvals=ticks, ticktext=[f"{tick:.6g}" for tick in ticks], **place)
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Where a logarithmic axis of at most three decades has its ticks: at the values, if these are few.
+
+    Example:
+        >>> log_ticks([64, 128, 256]), log_ticks(range(30, 700))
+        ([64, 128, 256], [50.0, 100.0, 200.0, 500.0])
+    """
+    found = sorted({value for value in values if 0 < value < math.inf})
+    if len(found) < 2 or found[-1] > 1000 * found[0]:
+        return []
+    if len(found) <= 8:
+        return found
+    decades = range(math.floor(math.log10(found[0])), math.ceil(math.log10(found[-1])))
+    steps = (1, 2, 5) if found[-1] > 10 * found[0] else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    marks = [step * 10.0**decade for decade in decades for step in (*steps, 10)]
+    return sorted({mark for mark in marks if found[0] <= mark <= found[-1]})
 
 
 def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: bool) -> None:
@@ -113,24 +146,26 @@ def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: b
         )  # fmt: skip
         if series.low is not None and series.high is not None:
             _draw_band(figure, series, colour, place)
-    for mark in panel.marks:
-        _draw_mark(figure, mark, panel, place, labelled=first)
+    for mark, dash in zip(panel.marks, itertools.cycle(_MARK_DASHES)):
+        _draw_mark(figure, mark, dash, panel, place, labelled=first)
     _scale(figure, panel.x, panel.y, place)
+    if panel.series:
+        _name_ticks(figure, panel, place)
 
 
 def _draw_mark(
-    figure: Figure, mark: Mark, panel: Lines, place: dict[str, int], *, labelled: bool
+    figure: Figure, mark: Mark, dash: str, panel: Lines, place: dict[str, int], *, labelled: bool
 ) -> None:
-    line = {"color": "#444444", "width": 1, "dash": "dash"}
+    line = {"color": "#444444", "width": 1, "dash": dash}
     upright = mark.axis == "x"
     (figure.add_vline if upright else figure.add_hline)(mark.at, line=line, **place)
     if labelled and mark.label:
         log = panel.x.log if upright else panel.y.log
         at = math.log10(mark.at) if log else mark.at  # where annotations stand on such an axis
         figure.add_annotation(
-            x=at if upright else 0, y=1 if upright else at, text=_escaped(mark.label), showarrow=False,
+            x=at if upright else 1, y=1 if upright else at, text=_escaped(mark.label), showarrow=False,
             xref="x" if upright else "x domain", yref="y domain" if upright else "y",
-            xanchor="left", yanchor="top" if upright else "bottom", font={"size": 11},
+            xanchor="left" if upright else "right", yanchor="top" if upright else "bottom", font={"size": 11},
         )  # fmt: skip
 
 
@@ -161,7 +196,7 @@ def _draw_heatmap(figure: Figure, panel: Heatmap, place: dict[str, int], *, bar:
         Map(
             z=_list(panel.matrix), x=list(columns), y=list(rows), showscale=bar is not None,
             colorscale=_DIVERGING if panel.diverging else _SEQUENTIAL,
-            zmin=-panel.limit if panel.diverging else 0, zmax=panel.limit,
+            zmin=panel.low, zmax=panel.high,
             colorbar={"title": {"text": panel.value, "side": "right"}, "thickness": 14, "x": bar or 1.0},
             hoverongaps=False,
             hovertemplate=f"{panel.y.label} %{{y}}, {panel.x.label} %{{x}}: %{{z:.6g}}<extra></extra>",

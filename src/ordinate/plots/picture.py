@@ -74,8 +74,7 @@ class Heatmap:
 
     Attributes:
         value: What the colours mean.
-        diverging: Values have a sign, and zero is the middle of the colours.
-        limit: The largest absolute value (diverging) or value the colours reach; shared among panels.
+        low, high: The values the colours run from and to, shared among panels. With 0 between them it is the middle.
         row_names, column_names: In place of numbers along the axes.
         annotated: Write every number into its cell.
     """
@@ -84,12 +83,17 @@ class Heatmap:
     x: Axis
     y: Axis
     value: str
-    diverging: bool
-    limit: float
+    low: float
+    high: float
     title: str = ""
     row_names: tuple[str, ...] = ()
     column_names: tuple[str, ...] = ()
     annotated: bool = False
+
+    @property
+    def diverging(self) -> bool:
+        """Whether values have both signs, so that zero needs a colour of its own."""
+        return self.low < 0 < self.high
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .panel import FIT, encodings
+from .panel import encodings
 from .parts import Parts, Redraw, code_of
 from .tabs import config, lab, shuffle
 from .words import LANGUAGES, text
@@ -47,9 +47,8 @@ def build(language: str = "en", runs: Path | None = None) -> gr.Blocks:
                 choice = gr.Radio(list(LANGUAGES), value=spoken, label=text("language", language))
                 parts.add("language", choice)
         with gr.Tabs():
-            with parts.tab("tab_encodings") as first:
+            with parts.tab("tab_encodings"):
                 panels = encodings(parts, choice)
-            first.select(None, js=FIT)
             with parts.tab("tab_shuffle") as tab:
                 experiment = shuffle(parts, choice)
             tab.select(

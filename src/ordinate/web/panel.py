@@ -9,11 +9,8 @@ from typing import Any
 from . import answers
 from .answers import plain
 from .controls import CONTROLS, MAX_SPEC, OWN, defaults_of, names
-from .parts import Parts, Redraw, code_of, quietly
+from .parts import FIT, Parts, Redraw, code_of, quietly
 from .words import text
-
-#: Figures fill the width they were drawn in, which is none where they were hidden; when that changes, they are told.
-FIT = "() => setTimeout(() => window.dispatchEvent(new Event('resize')), 60)"
 
 
 def encodings(parts: Parts, choice: Any) -> list[Redraw]:

@@ -7,6 +7,9 @@ from typing import Any
 
 from .words import LANGUAGES, text
 
+#: A figure that is drawn while it is hidden has no width to fill. Once it is visible, this makes it fill the page.
+FIT = "() => setTimeout(() => window.dispatchEvent(new Event('resize')), 60)"
+
 
 class Parts:
     """Everything with words on it, so that a change of language reaches all of it."""
@@ -27,7 +30,9 @@ class Parts:
     def tab(self, key: str) -> Any:
         import gradio as gr
 
-        return self.add(key, gr.Tab(text(key, self.language), id=key))
+        tab = self.add(key, gr.Tab(text(key, self.language), id=key))
+        tab.select(None, js=FIT)
+        return tab
 
     def label(self, key: str) -> str:
         return text(key, self.language)
