@@ -67,6 +67,14 @@ def test_what_is_to_be_installed_can_be():
     assert [path for path in told if wrong.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_nothing_cites_a_document_that_is_not_here():
+    """A reader can follow a citation: by a link, an arXiv number, or a file of the repository."""
+    told = [path for folder in ("src", "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
+    told += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    numbered = re.compile(r"\bdocument[ _]\d+", re.IGNORECASE)
+    assert [str(path) for path in told if numbered.search(path.read_text(encoding="utf-8"))] == []
+
+
 def section(page: Path, level: int, number: int) -> str:
     """The text of the n-th section of a level."""
     parts = re.split(rf"^{'#' * level} ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -12,8 +12,23 @@ from ordinate import ALiBi, ClippedBias, RoPE, Shaw, T5Bias, attention, scaling
 from ordinate.bias.t5 import t5_buckets
 
 
+def _copied_buckets(distances, num_buckets=32, max_distance=128):
+    """The widely copied rule, its logarithm mended: half of the buckets is added, and they are not halved first."""
+    exact, far = num_buckets // 2, distances.abs()
+    shared = (
+        exact + ((far / exact).log() / math.log(max_distance / exact) * (num_buckets - exact)).long()
+    )
+    rows = torch.where(far < exact, far, shared.clamp(max=num_buckets - 1))
+    return rows + (distances < 0) * (num_buckets // 2)
+
+
+def test_the_copied_t5_rule_reaches_row_47_of_32_and_fails_from_17_tokens_on():
+    assert int(_copied_buckets(torch.arange(-5000, 5001)).max()) == 47
+    for tokens, highest in ((16, 31), (17, 32)):
+        assert int(_copied_buckets(torch.arange(1 - tokens, tokens)).max()) == highest
+
+
 def test_t5_buckets_of_both_directions_stay_within_the_table():
-    # Without halving the buckets first, keys on the right would reach row 63 of 32.
     both = t5_buckets(torch.arange(-5000, 5001), 32, 128, bidirectional=True)
     assert both.unique().tolist() == [*range(16), *range(17, 32)]  # distance 0 lies to neither side
     causal = t5_buckets(torch.arange(-5000, 5001), 32, 128, bidirectional=False)
@@ -125,6 +140,21 @@ def test_a_complex_product_is_four_multiplications_and_two_additions_and_the_sam
     turned, _ = rope.rotate(q, k)
     torch.testing.assert_close(turned, by_complex)
     torch.testing.assert_close(turned, by_hand)
+
+
+def test_a_product_of_turned_vectors_is_one_of_the_key_turned_by_n_minus_m():
+    rope = RoPE(8)
+    q, k = torch.randn(2, 8, dtype=torch.float64)
+
+    def turn(x, position):
+        return rope.at(torch.tensor([position])).apply(x[None, None, None]).flatten()
+
+    for m, n in ((0, 0), (10, 0), (15, 5), (6, 16), (100, 103), (5, 8)):
+        both = turn(q, m) @ turn(k, n)
+        torch.testing.assert_close(both, q @ turn(k, n - m))
+        # Turned the other way, the table is the mirror of itself.
+        torch.testing.assert_close(turn(q, n) @ turn(k, m), q @ turn(k, m - n))
+        assert m == n or not torch.allclose(both, q @ turn(k, m - n))
 
 
 def test_shapes_are_batch_heads_seq_head_dim_throughout():

@@ -102,7 +102,7 @@ def test_rows_without_padding_may_be_followed_by_rows_with_some():
 
 
 def test_a_grouped_layer_is_a_full_layer_with_its_key_heads_repeated():
-    # Document 002: query heads share a key head; RoPE turns q and k and never v.
+    # Query heads share a key head; RoPE turns q and k and never v.
     rope, x = ordinate.RoPE(HEAD_DIM), inputs()
     grouped, full = layer_with(rope), layer_with(rope, num_kv_heads=HEADS)
     full.load_state_dict(
@@ -116,7 +116,7 @@ def test_a_grouped_layer_is_a_full_layer_with_its_key_heads_repeated():
     torch.testing.assert_close(grouped(x), full(x))
 
 
-def test_the_layer_of_document_002_written_out():
+def test_a_grouped_layer_with_complex_rope_written_out():
     layer, x = layer_with(ordinate.RoPE(HEAD_DIM, base=1e6, layout="interleaved")), inputs()
     q = layer.q_proj(x).view(2, 11, HEADS, HEAD_DIM)
     k, v = (p(x).view(2, 11, 2, HEAD_DIM) for p in (layer.k_proj, layer.v_proj))
