@@ -4,7 +4,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.installed-bench
-WEB    := $(VENV)/.installed-web
 SPACE  := build/space
 
 # Two workers of one thread each use two cores better than one worker of two threads.
@@ -19,35 +18,31 @@ help: ## List the targets
 
 setup: $(STAMP) ## Make .venv with the package and its extras, at the versions of constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,lab,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,lab,plot,web,cluster,dev]'
 	touch $@
 
 $(BENCH): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
-$(WEB): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,web]'
-	touch $@
-
 demo: $(STAMP) ## Train seven encodings, stretch them past their length, and report which ones hold
 	$(BIN)/ordinate compare --preset quick
 
-explore: $(WEB) ## The interactive page
+explore: $(STAMP) ## The interactive page
 	$(BIN)/ordinate explore
 
 # Shapes in signatures are checked at run time, except where a test needs the library as users have it.
-test: $(WEB) ## The test suite without the slow tests
+test: $(STAMP) ## The test suite without the slow tests
 	$(PYTEST) -m 'not slow and not plain' $(SHAPES)
 	$(PYTEST) -m 'not slow and plain'
 
-test-all: $(WEB) ## The whole test suite
+test-all: $(STAMP) ## The whole test suite
 	$(PYTEST) -m 'not plain' $(SHAPES)
 	$(PYTEST) -m 'plain'
 
-lint: $(WEB) ## Formatting, lint and types
+lint: $(STAMP) ## Formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-
-def install_command(extra: str) -> str:
-    """The command, for a clone of ordinate: no package index has it.
-
-    Example:
-        >>> install_command("web")
-        "pip install '.[web]'"
-    """
-    return f"pip install '.[{extra}]'"
+from importlib.metadata import PackageNotFoundError, distribution
 
 
 def how_to_install(extra: str) -> str:
-    """The command and where to run it."""
-    return f"{install_command(extra)} in a clone of ordinate"
+    """The command that adds an extra to the ordinate in use, from a wheel or a clone.
+
+    pip takes what is installed for the requirement and asks no index for it, only for what the extra
+    brings. Source that nobody installed has no such requirement to meet: there, the clone is named.
+
+    Example:
+        >>> how_to_install("web")
+        "pip install 'ordinate[web]'"
+    """
+    try:
+        distribution("ordinate")
+    except PackageNotFoundError:
+        return f"pip install '.[{extra}]' in a clone of ordinate"
+    return f"pip install 'ordinate[{extra}]'"

@@ -444,7 +444,7 @@ def test_a_missing_package_is_one_sentence_with_the_install_command(
     assert compare("rope", *TINY, *option, "--out", tmp_path / "out") == 2
     first, _, last = capsys.readouterr().err.splitlines()
     assert first == f"ordinate compare needs {missing} for this, not installed here"
-    assert last == f"hint: pip install '.[{extra}]' in a clone of ordinate"
+    assert last == f"hint: pip install 'ordinate[{extra}]'"
 
 
 @pytest.mark.plain

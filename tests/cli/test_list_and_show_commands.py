@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -131,6 +132,24 @@ def test_an_output_that_is_full_is_a_sentence(command):
     assert done.returncode == 2
     assert first == "standard output must take what is written, got: No space left on device"
     assert (blank, hint) == ("", f"hint: ordinate {command.split()[0]} --help")
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    "command", ["list", "show rope", "show alibi --json", "plot rope --json", "show --help"]
+)
+def test_a_reader_who_has_seen_enough_is_no_failure(command):
+    read, write = os.pipe()
+    os.close(read)  # as head does after its last line
+    with open(write, "w") as left:
+        done = subprocess.run(
+            [sys.executable, "-m", "ordinate", *command.split()],
+            check=False,
+            stdout=left,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 MISUSE = [

@@ -107,8 +107,8 @@ def test_without_a_backend_one_sentence_says_how_to_get_it(capsys, monkeypatch):
     assert run(["plot", "rope", "-o", "a.png"]) == 2
     err = capsys.readouterr().err
     assert err == (
-        "backend 'matplotlib' must be installed: pip install '.[plot]' in a clone of ordinate\n\n"
-        "hint: pip install '.[plot]' in a clone of ordinate\n"
+        "backend 'matplotlib' must be installed: pip install 'ordinate[plot]'\n\n"
+        "hint: pip install 'ordinate[plot]'\n"
     )
 
 

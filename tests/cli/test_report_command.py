@@ -125,7 +125,7 @@ def test_without_what_draws_one_sentence_says_how_to_get_it(folder, capsys, monk
     monkeypatch.setattr(reporting, "find_spec", lambda name: None if name == "plotly" else True)
     assert run(["report", str(folder)]) == 2
     assert capsys.readouterr().err == (
-        "a report needs plotly, not installed here\n\nhint: pip install '.[lab]' in a clone of ordinate\n"
+        "a report needs plotly, not installed here\n\nhint: pip install 'ordinate[lab]'\n"
     )
 
 

@@ -259,7 +259,7 @@ def test_without_typer_and_rich_one_sentence_says_how_to_get_them(capsys, monkey
     err = capsys.readouterr().err
     assert (
         err
-        == "The ordinate command needs typer and rich, not installed here.\n\nhint: pip install '.[lab]' in a clone of ordinate\n"
+        == "The ordinate command needs typer and rich, not installed here.\n\nhint: pip install 'ordinate[lab]'\n"
     )
 
 

@@ -162,7 +162,7 @@ _ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
 CASES = [
     # patch
-    ("patch without transformers", patch_without_transformers, ImportError, r"patch needs transformers: pip install '\.\[hf\]' in a clone of ordinate"),
+    ("patch without transformers", patch_without_transformers, ImportError, r"patch needs transformers: pip install 'ordinate\[hf\]'"),
     ("patch a layer", lambda: patch(torch.nn.Linear(2, 2)), TypeError, r"model must be a PreTrainedModel of transformers, got Linear"),
     ("patch with another impl", lambda: patch(build("Llama 2"), impl="flash"), ValueError, r"impl must be one of .* got 'flash'"),
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),

@@ -67,8 +67,8 @@ def work(version: str = cluster.ordinate.__version__) -> None:
 CASES = [
     ("report without a finished run", unfinished, NothingToReport, r"unfinished has no finished run, of 1 in its sweep\.json"),
     ("report of a sweep of numbers", of_numbers, ValueError, r"sweep\.json must be that of a comparison, cannot be read: spec must be text such as 'rope:base=1e6', got 1"),
-    ("report without plotly", without_plotly, ModuleNotFoundError, r"a report needs matplotlib and plotly, not installed here: pip install '\.\[lab\]' in a clone of ordinate"),
-    ("cluster without ray", without_ray, ClusterError, r"a cluster needs ray, not installed here: pip install '\.\[cluster\]' in a clone of ordinate"),
+    ("report without plotly", without_plotly, ModuleNotFoundError, r"a report needs matplotlib and plotly, not installed here: pip install 'ordinate\[lab\]'"),
+    ("cluster without ray", without_ray, ClusterError, r"a cluster needs ray, not installed here: pip install 'ordinate\[cluster\]'"),
     ("cluster without a GPU", without_gpus, ClusterError, r"device must be 'cpu' on this cluster, got 'cuda', and it has no GPU"),
     ("cluster of another version", lambda: work("9.9"), ClusterError, r"every machine must have ordinate 9\.9, got one with \d"),
     ("cluster without shared storage", work, ClusterError, r"out must be on storage that all machines share, got .*not-there"),

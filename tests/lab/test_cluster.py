@@ -180,9 +180,7 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
         ClusterError,
-        match=re.escape(
-            "needs ray, not installed here: pip install '.[cluster]' in a clone of ordinate"
-        ),
+        match=re.escape("needs ray, not installed here: pip install 'ordinate[cluster]'"),
     ):
         run_on_cluster(sweep_of(), tmp_path)
     assert list(tmp_path.iterdir()) == []

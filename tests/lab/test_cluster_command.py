@@ -47,7 +47,7 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, capsys, monkeypat
     monkeypatch.setattr(compare, "find_spec", lambda name: None if name == "ray" else find(name))
     first, last = refused([*TINY, "--cluster", "auto", "--out", str(tmp_path / "out")], capsys)
     assert first == "ordinate compare needs ray for this, not installed here"
-    assert last == "hint: pip install '.[cluster]' in a clone of ordinate"
+    assert last == "hint: pip install 'ordinate[cluster]'"
 
 
 @pytest.mark.plain

@@ -37,7 +37,7 @@ CASES = [
     ("plot of an unknown kind", lambda: plots.picture("rope", "wave"), ValueError, r"unknown kind 'wave' of picture; did you mean 'waves'"),
     ("plot of a kind it has not", lambda: plots.picture("alibi", "codes"), ValueError, r"kind must be one that alibi has, bias, .*, got 'codes'"),
     ("plot with an unknown backend", lambda: plots.plot("rope", backend="bokeh"), ValueError, r"backend must be one of 'matplotlib', 'plotly', got 'bokeh'"),
-    ("plot without its backend", lambda: plots_without_backends("rope"), ModuleNotFoundError, r"backend 'matplotlib' must be installed: pip install '\.\[plot\]' in a clone of ordinate"),
+    ("plot without its backend", lambda: plots_without_backends("rope"), ModuleNotFoundError, r"backend 'matplotlib' must be installed: pip install 'ordinate\[plot\]'"),
     ("plot of no channels", lambda: plots.picture("rope", "waves", pairs=()), ValueError, r"pairs must name 1 to 8, got 0"),
     ("plot of a pair twice", lambda: plots.picture("rope", "waves", pairs=(0, 0)), ValueError, r"pairs must each be named once, got 0, 0"),
     ("plot of a channel beyond the last", lambda: plots.picture("sinusoidal", "channels", channels=(64,)), ValueError, r"channels must be below 64, got 64"),

@@ -46,7 +46,7 @@ CASES = [
     ("page: a number with a word", lambda: number("dim", "many", 2, 256, whole=True), ValueError, r"dim must be a number from 2 to 256, got 'many'"),
     ("page: a number beyond its bounds", lambda: number("dim", 1e9, 2, 256, whole=True), ValueError, r"dim must be from 2 to 256, got 1000000000"),
     ("page: half a head", lambda: number("heads", 1.5, 1, 32, whole=True), ValueError, r"heads must be a whole number, got 1.5"),
-    ("page: without gradio", serve_without_packages, ModuleNotFoundError, r"gradio and plotly must be installed for the page: pip install '\.\[web\]' in a clone of ordinate"),
+    ("page: without gradio", serve_without_packages, ModuleNotFoundError, r"gradio and plotly must be installed for the page: pip install 'ordinate\[web\]'"),
     ("page: a config that is a list", lambda: parsed_config("[1]"), ValueError, r"config must be a JSON object, got list"),
     ("page: an archive that is none", lambda: unpack(raw=b"PK nothing"), ValueError, r"archive must be a .zip that can be read, got one with"),
     ("page: an archive without a comparison", lambda: unpack({"a.txt": b"x"}), ValueError, r"archive must hold the sweep.json of a comparison, got none"),

@@ -88,9 +88,9 @@ def test_without_gradio_one_sentence_says_how_to_get_it(capsys, monkeypatch):
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert run(["explore"]) == 2
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "gradio and plotly must be installed for the page: pip install '.[web]' in a clone of ordinate",
+        "gradio and plotly must be installed for the page: pip install 'ordinate[web]'",
         "",
-        "hint: pip install '.[web]' in a clone of ordinate",
+        "hint: pip install 'ordinate[web]'",
     ]
 
 

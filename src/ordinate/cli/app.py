@@ -79,7 +79,10 @@ def run(arguments: Sequence[str]) -> int:
         code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="ordinate")
         sys.stdout.flush()  # so that a reader who left is noticed here
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:  # the reader, head or less, has seen enough
+    except (BrokenPipeError, SystemExit) as stopped:
+        # The reader, head or less, has seen enough. Typer and Rich make an exit with status 1 of it.
+        if isinstance(stopped, SystemExit) and not isinstance(stopped.__context__, BrokenPipeError):
+            raise
         _let_go_of_output()
         return 0
     except Misuse as misuse:

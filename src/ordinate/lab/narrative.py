@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..extras import install_command
 from . import words
 from .findings import Finding, findings, headline
 from .gather import Run
@@ -124,7 +123,7 @@ def _device(run: Run) -> str:
 def _commands(summary: Summary) -> list[str]:
     sweep = summary.gathered.sweep
     clone = f"in a clone of ordinate {sweep.version}".rstrip()
-    return [f"{install_command('lab')}  # {clone}", *([sweep.command] if sweep.command else [])]
+    return [f"pip install '.[lab]'  # {clone}", *([sweep.command] if sweep.command else [])]
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
