@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -136,7 +137,9 @@ CASES = [
     ("a text that changed", lambda: make_task(RunConfig("none", text=(file("t.txt", b"abc" * 99),), corpus="0")), ValueError, r"text must be what the comparison began with, of fingerprint 0, got"),
     ("no comparison", lambda: Sweep.load(HERE / "nowhere"), FileNotFoundError, r"nowhere must hold a comparison, got a folder without sweep.json"),
     ("a sweep that is cut", lambda: sweep_file(b'{"arms": ['), ValueError, r"sweep.json must be that of a comparison, cannot be read"),
-    ("a sweep of another format", lambda: sweep_of(format=1), ValueError, r"its format must be 2, got 1"),
+    ("a sweep of another format than its settings", lambda: sweep_of(format=1), ValueError, r"format must be that of its settings, got 1"),
+    ("a config of a format nobody knows", lambda: RunConfig.from_dict({**tiny().to_dict(), "format": 1}), ValueError, r"format must be at least 2 and at most 3, got 1"),
+    ("a run of an older format", lambda: replace(tiny(), format=2).check_recipe(), ValueError, r"format must be 3 for a run to be done, got 2: with one seed, ordinate had other weights then"),
     ("a sweep without arms", lambda: sweep_of(arms=[]), ValueError, r"arms must be different encodings, got \[\]"),
     ("a sweep of one encoding twice", lambda: sweep_of(arms=["rope", "ROPE"]), ValueError, r"arms must be different encodings, got \['rope', 'ROPE'\]"),
     ("a sweep of a seed twice", lambda: sweep_of(seeds=[1, 1]), ValueError, r"seeds must be different numbers, got \[1, 1\]"),

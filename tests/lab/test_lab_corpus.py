@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import pytest
+from synthetic_records import write_sweep
 
 from ordinate.lab.corpus import load_corpus
+from ordinate.lab.report import read_report
+from ordinate.lab.sweep import plan
 
 
 @pytest.fixture
@@ -78,3 +82,33 @@ def test_the_split_does_not_depend_on_the_order_files_are_named_in(folder):
     (folder / "inner" / "0.txt").write_text("another file by a name that is taken\n" * 50)
     paths.append(str(folder / "inner" / "0.txt"))
     assert load_corpus(tuple(paths)).fingerprint == load_corpus(tuple(reversed(paths))).fingerprint
+
+
+def test_a_tenth_of_the_bytes_is_for_validation(tmp_path):
+    for number in range(100):
+        (tmp_path / f"{number}.txt").write_text(f"file {number:02}\n" * 100)
+    corpus = load_corpus((str(tmp_path),))
+    assert len(corpus.validation) == 10 * 800 + 9  # with a line between files
+    assert len(corpus.train) == 90 * 800 + 89
+    one = load_corpus((str(tmp_path / "0.txt"),))
+    assert (len(one.train), len(one.validation)) == (720, 80)
+
+
+def test_the_library_is_named_by_the_python_it_is_of_and_its_size(monkeypatch):
+    corpus = load_corpus()
+    assert corpus.source == f"the standard library of CPython {platform.python_version()}"
+    size = len(corpus.train) + len(corpus.validation)
+    assert corpus.describe() == f"{corpus.source}, {corpus.files} files, {size / 1e6:.1f} MB"
+    settings = plan(arms=["none"]).settings
+    assert (settings["corpus"], settings["text_source"]) == (corpus.fingerprint, corpus.describe())
+
+
+def test_a_report_says_of_which_text_it_is_and_what_it_can_be_compared_with(tmp_path):
+    write_sweep(
+        tmp_path, ["rope"], text_source="the standard library of CPython 3.11.7, 9 files, 1.0 MB"
+    )
+    narrative = read_report(tmp_path).narrative
+    text = "the standard library of CPython 3.11.7, 9 files, 1.0 MB, fingerprint 0123456789abcdef"
+    assert ("text", text) in narrative.facts
+    assert "Every patch version of Python has another library" in narrative.caution
+    assert "only if its text has this fingerprint, 0123456789abcdef" in narrative.caution

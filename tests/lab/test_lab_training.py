@@ -13,11 +13,13 @@ import pytest
 import torch
 from lab_cases import numbers, some_text, tiny
 
-from ordinate.lab import checkpoint, train
+from ordinate.lab import build, checkpoint, train
 from ordinate.lab.build import learning_rate, make_model, make_optimizer, make_task
+from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import load_corpus
 from ordinate.lab.progress import PlainProgress, Progress
 from ordinate.lab.records import Mark, read_run
+from ordinate.lab.seeds import generator
 from ordinate.lab.train import train_and_evaluate
 
 
@@ -429,3 +431,68 @@ def test_progress_moves_while_the_control_is_computed(tmp_path, capsys):
     assert len(done) > 3
     assert done == sorted(done)
     assert 0 < done[1] < done[-1]
+
+
+def test_no_purpose_of_any_seed_shares_its_random_numbers_with_another(monkeypatch):
+    """Neighbouring seeds above all: their runs are averaged as independent ones."""
+    made: list[int] = []
+
+    def noting(function):
+        return lambda *args, **options: (made.append(torch.initial_seed()), function(*args, **options))[
+            1
+        ]
+
+    monkeypatch.setattr(build, "create", noting(build.create))
+    monkeypatch.setattr(build, "Transformer", noting(build.Transformer))
+    for seed in range(20):
+        make_model(tiny("learned", seed=seed))
+        made += [generator("train", seed, step).initial_seed() for step in range(3)]
+    assert len(made) == len(set(made)) == 20 * 5
+
+
+def test_a_gradient_longer_than_clip_is_cut_to_it_and_a_shorter_one_is_not(tmp_path):
+    def reached_optimizer(clip: float) -> list[float]:
+        lengths: list[float] = []
+
+        class Measuring(torch.optim.AdamW):
+            def step(self, closure=None):
+                grads = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
+                lengths.append(torch.cat(grads).norm().item())
+                return super().step(closure)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim, "AdamW", Measuring)
+            train_and_evaluate(tiny(clip=clip), tmp_path / str(clip))
+        return lengths
+
+    free = reached_optimizer(1e9)
+    assert free == pytest.approx(
+        [line["grad_norm"] for line in numbers(tmp_path / "1000000000.0") if line["kind"] == "train"]
+    )
+    clip = sorted(free)[4]
+    cut = reached_optimizer(clip)
+    recorded = [line["grad_norm"] for line in numbers(tmp_path / str(clip)) if line["kind"] == "train"]
+    assert max(recorded) > 1.05 * clip  # what is recorded is the length before
+    assert min(recorded) < clip
+    assert cut == pytest.approx([min(length, clip) for length in recorded])
+
+
+def test_a_run_of_which_nothing_is_said_is_this_one():
+    """A changed default changes everybody's numbers: then FORMAT is raised and the changelog says so."""
+    assert RunConfig("rope").to_dict() == {
+        "spec": "rope", "seed": 0, "task": "language", "train_length": 64, "lengths": [64, 96, 128, 256, 512],
+        "steps": 1000, "batch": 16, "d_model": 96, "num_layers": 3, "num_heads": 8, "learning_rate": 4e-3,
+        "warmup": 100, "encoding_rate": 10.0, "weight_decay": 0.1, "clip": 1.0, "evaluation_tokens": 32768,
+        "last_tokens": 32, "extensions": [], "validate_every": 100, "checkpoint_every": 250, "device": "cpu",
+        "dtype": "float32", "compile": False, "deterministic": True, "text": [], "corpus": "", "text_source": "",
+        "control": True, "format": 3,
+    }  # fmt: skip
+
+
+def test_records_of_an_older_recipe_are_read_and_not_gone_on_with(tmp_path):
+    older = {n: v for n, v in tiny(format=2).to_dict().items() if n not in ("text_source", "control")}
+    config = RunConfig.from_dict(older)
+    assert (config.format, config.text_source, config.control) == (2, "", True)
+    with pytest.raises(ValueError, match=r"format must be 3 for a run to be done, got 2"):
+        train_and_evaluate(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from ..encoding import PositionEncoding
 from .config import RunConfig
 from .corpus import load_corpus
 from .model import Transformer
+from .seeds import seed_of
 from .tasks import TASKS, Language, Task
 
 
@@ -35,9 +36,9 @@ def make_task(config: RunConfig) -> Task:
 def make_model(config: RunConfig) -> Transformer:
     """An untrained model. Of one seed, all encodings start from the same weights."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed + 1)  # a learned encoding's own beginning
+        torch.manual_seed(seed_of("encoding", config.seed))  # a learned encoding's own beginning
         encoding = make_encoding(config.spec, config)
-        torch.manual_seed(config.seed)
+        torch.manual_seed(seed_of("weights", config.seed))
         return Transformer(
             encoding,
             d_model=config.d_model,

@@ -16,8 +16,10 @@ from ..rotate.rope import RoPE
 
 # Letters of a folder's name that are of the spec: file systems take 255 in all.
 _LONGEST_NAME = 150
-#: Raised whenever records of an older version could not be read as they are.
-FORMAT = 2
+#: The recipe that turns a config into numbers, and the fields that say so. Raised with every change of either.
+FORMAT = 3
+# Fields that records of an older format, which are still read, do not have; with what was done then.
+_OLDER = {2: {"text_source": "", "control": True}}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class RunConfig:
             down; a CPU always does.
         text: Files and folders to learn from; empty for Python's own library.
         corpus: Fingerprint of that text, so that records are never mixed with those of another.
+        text_source: Whose text that is, and how much: Python's library differs between its patch versions.
+        control: Whether a text is also tested with the last training length of tokens in view and no more.
     """
 
     spec: str
@@ -78,6 +82,8 @@ class RunConfig:
     deterministic: bool = True
     text: tuple[str, ...] = ()
     corpus: str = ""
+    text_source: str = ""
+    control: bool = True
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -93,6 +99,8 @@ class RunConfig:
         """
         if not isinstance(values, dict):
             raise ValueError(f"config must be an object, got {values!r:.60}")
+        found = values.get("format")
+        values = {**(_OLDER.get(found, {}) if isinstance(found, int) else {}), **values}
         types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         if set(values) != set(types):
             odd = ", ".join(sorted(set(values) ^ set(types)))
@@ -101,12 +109,16 @@ class RunConfig:
         for name, value in frozen.items():
             if not _IS[types[name]](value):
                 raise ValueError(f"{name} must be {types[name]}, got {value!r:.60}")
-            least = 0 if name in ("seed", "warmup", "control") else 1
+            least = 0 if name in ("seed", "warmup") else 1
             if (
                 "int" in types[name]
                 and min(value if isinstance(value, tuple) else (value,), default=0) < least
             ):
                 raise ValueError(f"{name} must be at least {least}, got {value!r:.60}")
+        if frozen["format"] not in (*_OLDER, FORMAT):
+            raise ValueError(
+                f"format must be at least {min(_OLDER)} and at most {FORMAT}, got {frozen['format']}"
+            )
         if list(frozen["lengths"]) != sorted(set(frozen["lengths"])):
             raise ValueError(f"lengths must go up, got {frozen['lengths']!r:.60}")
         return cls(**frozen)
@@ -115,6 +127,18 @@ class RunConfig:
         """Plain values, ready for JSON."""
         values = dataclasses.asdict(self)
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    def check_recipe(self) -> None:
+        """Records of an older format can be read, but what they had begun cannot be gone on with.
+
+        Raises:
+            ValueError: This config is of an older format.
+        """
+        if self.format != FORMAT:
+            raise ValueError(
+                f"format must be {FORMAT} for a run to be done, got {self.format}: with one seed, ordinate had "
+                "other weights then"
+            )
 
     def settings(self) -> dict[str, Any]:
         """What the runs of one comparison have in common: all but the encoding and the seed."""

@@ -1,13 +1,15 @@
 """The text to learn from: bytes of files, split by file into training and validation.
 
 Without files of your own it is the source of Python's standard library: on every machine that can run
-this, real text with structure near and far, nothing shipped and nothing downloaded.
+this, real text with structure near and far, nothing shipped and nothing downloaded. It is another text in
+every patch version of Python, so a comparison records which one it was (`Corpus.describe`).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import platform
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from pathlib import Path
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
+
+from . import words
 
 # Tests and tables of characters are no prose, and not every machine has the former.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
@@ -31,6 +35,11 @@ class Corpus:
     validation: UInt8[Tensor, " validation_bytes"]
     files: int
     source: str
+
+    def describe(self) -> str:
+        """Whose text it is, and how much."""
+        size = (len(self.train) + len(self.validation)) / 1e6
+        return f"{self.source}, {words.plural(self.files, 'file')}, {size:.1f} MB"
 
     @property
     def fingerprint(self) -> str:
@@ -64,7 +73,7 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
         while taken < wanted and count < len(contents) - 1:
             taken, count = taken + len(contents[count]), count + 1
         train, validation = contents[count:], contents[:count]
-    source = ", ".join(text) if text else "Python's standard library"
+    source = ", ".join(text) if text else f"the standard library of {_this_python()}"
     return Corpus(_bytes(train), _bytes(validation), len(contents), source)
 
 
@@ -81,6 +90,10 @@ def bigram_loss(corpus: Corpus, targets: Tensor, before: Tensor) -> float:
     counts = torch.bincount(pairs, minlength=256 * 256).view(256, 256).double() + 1.0 / 256
     table = (counts / counts.sum(dim=1, keepdim=True)).log()
     return -table[before.long(), targets.long()].mean().item()
+
+
+def _this_python() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 def _library_files() -> Iterator[tuple[str, bytes]]:

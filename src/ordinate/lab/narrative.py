@@ -82,7 +82,23 @@ def _caution(summary: Summary) -> str:
             again += f", but for {words.listed(moved)}, which went on elsewhere after an interruption"
     return (
         f"{again}; another processor or another number of threads or processes changes the last digits, and "
-        "speed is the machine's own, and of what else it had to do. The report is made from the records alone."
+        "speed is the machine's own, and of what else it had to do. "
+        f"{_comparable(settings)}The report is made from the records alone."
+    )
+
+
+def _comparable(settings: dict[str, Any]) -> str:
+    """With which other comparisons' numbers these can be compared."""
+    if not settings["corpus"]:
+        return ""
+    own = (
+        ""
+        if settings["text"]
+        else "Every patch version of Python has another library, and so another text. "
+    )
+    return (
+        f"{own}Losses, perplexities and gains can be compared with those of another comparison only if its text "
+        f"has this fingerprint, {settings['corpus']}; between different texts, compare only which encodings hold. "
     )
 
 
@@ -98,6 +114,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     counts = sorted({len(arm.seeds) + len(arm.diverged) for arm in summary.arms})
     facts = [
         ("task", summary.task),
+        ("text", _text(settings)),
         ("trained at", f"{summary.train_length} tokens"),
         ("tested to", f"{summary.lengths[-1]} tokens, {words.times(summary.lengths[-1] / summary.train_length)}"),
         ("training", f"{words.count(settings['steps'])} steps, {words.count(tokens)} tokens"),
@@ -107,6 +124,12 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("device", _between(sorted({_device(run) for run in summary.gathered.runs}))),
     ]  # fmt: skip
     return [(name, text) for name, text in facts if text]
+
+
+def _text(settings: dict[str, Any]) -> str:
+    """What was learned from; older records have its fingerprint alone."""
+    named = settings.get("text_source") or "not named"
+    return f"{named}, fingerprint {settings['corpus']}" if settings["corpus"] else ""
 
 
 def _between(texts: Sequence[str]) -> str:

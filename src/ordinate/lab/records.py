@@ -62,7 +62,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from .config import FORMAT, RunConfig, distinct, run_names
+from .config import RunConfig, distinct, run_names
 from .reading import LARGEST_METRICS, parse, read_bytes, read_json, sha256_of
 from .soundness import check_environments, check_lines, check_result
 
@@ -137,7 +137,7 @@ class Sweep:
         write_json(
             out / "sweep.json",
             {
-                "format": FORMAT, "version": self.version, "command": self.command,
+                "format": self.settings["format"], "version": self.version, "command": self.command,
                 "arms": list(self.arms), "seeds": list(self.seeds), "settings": self.settings,
             },
         )  # fmt: skip
@@ -171,8 +171,8 @@ class Sweep:
             if not isinstance(values[name], str):
                 raise ValueError(f"{name} must be text, got {values[name]!r:.60}")
         shlex.split(values["command"])  # as it is taken apart to be gone on with
-        if values["format"] != FORMAT:
-            raise ValueError(f"its format must be {FORMAT}, got {values['format']!r:.60}")
+        if values["format"] != values["settings"]["format"]:
+            raise ValueError(f"format must be that of its settings, got {values['format']!r:.60}")
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
             values["command"], values["version"],

@@ -75,7 +75,7 @@ def plan(
         config = dataclasses.replace(config, text=whole)
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
-        config = dataclasses.replace(config, corpus=corpus.fingerprint)
+        config = dataclasses.replace(config, corpus=corpus.fingerprint, text_source=corpus.describe())
     specs = distinct(arms or chosen.arms(config.train_length))
     check_arms(specs, config)
     return Sweep(specs, tuple(range(count)), config.settings(), command, ordinate.__version__)
@@ -83,6 +83,7 @@ def plan(
 
 def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     """Every setting that all runs share; on this machine its device too, unless it is used elsewhere."""
+    config.check_recipe()
     if config.task not in TASKS:
         raise ValueError(f"unknown task {config.task!r}{nearest(config.task, TASKS)}")
     needed = TASKS[config.task].minimum_length

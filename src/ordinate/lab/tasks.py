@@ -10,7 +10,6 @@ write by itself, greedily: up to its first mistake it would see the very same to
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from .config import RunConfig
 from .corpus import Corpus, bigram_loss
+from .seeds import generator
 
 #: The target of a token whose successor is not asked for.
 UNASKED = -1
@@ -34,12 +34,6 @@ FEWEST_TESTS = 64
 class Batch(NamedTuple):
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
-
-
-def generator(*key: object) -> torch.Generator:
-    """Random numbers that follow from a key, the same on every machine."""
-    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 class Baseline(NamedTuple):

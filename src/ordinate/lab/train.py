@@ -64,6 +64,7 @@ def train_and_evaluate(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
     if processes.share(processes.main and read_run(directory, config).over):
         return
+    config.check_recipe()
     state = processes.share(_prepare(config, directory, progress, processes) if processes.main else None)
     with _Run(config, directory, progress, processes, observers, state) as run:
         try:
