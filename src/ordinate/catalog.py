@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Mapping
@@ -15,11 +14,13 @@ from .bias.alibi import ALiBi
 from .bias.clipped import ClippedBias
 from .bias.shaw import Shaw
 from .bias.t5 import T5Bias
-from .checks import check_positive_int, nearest
+from .checks import check_at_most, check_positive_int, nearest
 from .embed.learned import Learned
 from .embed.sinusoidal import Sinusoidal
 from .encoding import Combined, NoPE, PositionEncoding
 from .rotate.rope import RoPE
+from .spec import MOST_CHARACTERS, MOST_PARTS, quoted, read_value, split
+from .table_size import LARGEST_TABLE, numbers_in_table
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,19 @@ def create(
     made: list[tuple[Entry, dict[str, Any]]] = []
     for entry, options in parse(spec):
         arguments = _arguments(entry, options, context, spec)
+        numbers = numbers_in_table(entry, arguments)
+        check_at_most(f"numbers in the table of {entry.name}", numbers, LARGEST_TABLE)
         if not entry.is_scaling:
             made.append((entry, arguments))
             continue
         if not made or made[-1][0].cls is not RoPE:
             before = made[-1][0].name if made else "nothing"
-            raise ValueError(f"scaling {entry.name!r} must follow rope in spec {spec!r}, got {before}")
+            raise ValueError(
+                f"scaling {entry.name!r} must follow rope in spec {quoted(spec)}, got {before}"
+            )
         if made[-1][1].get("scaling") is not None:
             raise ValueError(
-                f"rope must have one scaling in spec {spec!r}, got a second, {entry.name!r}"
+                f"rope must have one scaling in spec {quoted(spec)}, got a second, {entry.name!r}"
             )
         made[-1][1]["scaling"] = entry.cls(**arguments)
     encodings = [entry.cls(**arguments) for entry, arguments in made]
@@ -153,7 +158,10 @@ def parse(spec: str) -> list[tuple[Entry, dict[str, Any]]]:
     """
     if not isinstance(spec, str) or not spec.strip():
         raise ValueError(f"spec must be text such as 'rope:base=1e6', got {spec!r}")
-    return [_parse_part(text, spec) for text in re.split(r"\+(?=\s*[A-Za-z])", spec)]
+    check_at_most("characters of a spec", len(spec), MOST_CHARACTERS)
+    parts = re.split(r"\+(?=\s*[A-Za-z])", spec)
+    check_at_most("encodings and scalings of a spec", len(parts), MOST_PARTS)
+    return [_parse_part(text, spec) for text in parts]
 
 
 def _parse_part(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
@@ -161,26 +169,22 @@ def _parse_part(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
     name = name.strip().lower()
     entry = catalog.get(_ALIASES.get(name, name))
     if entry is None:
-        raise ValueError(f"unknown encoding {name!r} in spec {spec!r}{nearest(name, catalog)}")
+        raise ValueError(
+            f"unknown encoding {quoted(name)} in spec {quoted(spec)}{nearest(name, catalog)}"
+        )
     options = {}
-    for option in re.split(r",(?![^(\[]*[)\]])", listed) if listed.strip() else []:
+    for option in split(listed, spec) if listed.strip() else []:
         key, equals, value = (part.strip() for part in option.partition("="))
         if not equals or not key or not value:
-            raise ValueError(f"option must be written name=value in spec {spec!r}, got {option!r}")
+            raise ValueError(
+                f"option must be written name=value in spec {quoted(spec)}, got {quoted(option)}"
+            )
         if key in options:
-            raise ValueError(f"option {key!r} must be given once in spec {spec!r}, got it twice")
-        options[key] = _literal(value)
+            raise ValueError(
+                f"option {quoted(key)} must be given once in spec {quoted(spec)}, got it twice"
+            )
+        options[key] = read_value(value, spec)
     return entry, options
-
-
-def _literal(text: str) -> Any:
-    """Numbers, booleans, None and tuples as Python writes them; anything else is a word."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError):
-        return text
 
 
 def _arguments(
@@ -191,7 +195,9 @@ def _arguments(
     for key in options:
         if key not in parameters:
             hint = nearest(key, parameters) if parameters else "; it has no options"
-            raise ValueError(f"unknown option {key!r} of {entry.name!r} in spec {spec!r}{hint}")
+            raise ValueError(
+                f"unknown option {quoted(key)} of {entry.name!r} in spec {quoted(spec)}{hint}"
+            )
     arguments = {**{k: v for k, v in entry.defaults.items() if k in parameters}, **options}
     for key, parameter in parameters.items():
         if key in arguments:
@@ -202,5 +208,5 @@ def _arguments(
             where = f"create(…, {key}=…)" if key in context else f"'{entry.name}:{key}=…'"
             if key == "original_max_position":
                 where = "create(…, max_positions=…)"
-            raise ValueError(f"{entry.name!r} in spec {spec!r} needs {key}; give it as {where}")
+            raise ValueError(f"{entry.name!r} in spec {quoted(spec)} needs {key}; give it as {where}")
     return arguments

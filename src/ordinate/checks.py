@@ -68,6 +68,19 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> int:
     return value
 
 
+#: The most heads, channels or buckets there may be: lists and tables grow with each of them.
+LARGEST_SIZE = 2**20
+#: The longest distance that an encoding makes a list or a table of.
+LARGEST_DISTANCE = 2**24
+
+
+def check_size(name: str, value: object, *, minimum: int = 1, most: int = LARGEST_SIZE) -> int:
+    """``value`` as an int between ``minimum`` and ``most``, so that a slip costs a sentence and not the memory."""
+    value = check_positive_int(name, value, minimum=minimum)
+    check_at_most(name, value, most)
+    return value
+
+
 def check_at_most(name: str, value: float, most: float) -> None:
     if value > most:
         raise ValueError(f"{name} must be at most {most}, got {value}")
@@ -88,7 +101,7 @@ def check_ints(name: str, values: object, *, minimum: int = 1) -> tuple[int, ...
 
 
 def check_even(name: str, value: object) -> int:
-    value = check_positive_int(name, value, minimum=2)
+    value = check_size(name, value, minimum=2)
     if value % 2:
         raise ValueError(f"{name} must be even, channels turn in pairs, got {value}")
     return value

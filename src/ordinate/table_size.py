@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from .catalog import Entry
+if TYPE_CHECKING:
+    from .catalog import Entry
+
+#: The most numbers a table made from a spec may hold: 1 GiB in float32. A larger one is made by its class.
+LARGEST_TABLE = 2**28
 
 # Rows and width of the tables that options size.
 _TABLES: dict[str, tuple[Callable[[Mapping[str, int]], int], str]] = {
-    "learned": (lambda sizes: sizes["max_positions"] + sizes.get("offset", 0), "d_model"),
-    "clipped": (lambda sizes: 2 * sizes["max_distance"] + 1, "num_heads"),
-    "shaw": (lambda sizes: 2 * sizes["max_distance"] + 1, "head_dim"),
+    "learned": (lambda sizes: sizes.get("max_positions", 0) + sizes.get("offset", 0), "d_model"),
+    "clipped": (lambda sizes: 2 * sizes.get("max_distance", 0) + 1, "num_heads"),
+    "t5": (lambda sizes: sizes.get("num_buckets", 32), "num_heads"),
+    "shaw": (lambda sizes: 2 * sizes.get("max_distance", 0) + 1, "head_dim"),
 }
 
 
-def numbers_in_table(entry: Entry, options: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+def numbers_in_table(
+    entry: Entry, options: Mapping[str, Any], sizes: Mapping[str, int] = MappingProxyType({})
+) -> int:
     """How many numbers an encoding's table holds; 0 where no option makes it large.
 
     Args:
         options: What a spec gives; what is no whole number the encoding refuses itself.
-        sizes: What `ordinate.create` is given beside it.
+        sizes: What `ordinate.create` is given beside it. Of what nobody gives, there is nothing.
 
     Example:
         >>> from ordinate.catalog import parse
@@ -33,4 +41,4 @@ def numbers_in_table(entry: Entry, options: Mapping[str, Any], sizes: Mapping[st
     rows, width = _TABLES[entry.name]
     given = {name: value for name, value in options.items() if isinstance(value, int)}
     known = {**sizes, **entry.defaults, **given}
-    return rows(known) * known[width]
+    return max(rows(known), 0) * max(known.get(width, 0), 0)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_number, check_positive_int
+from ..checks import check_bool, check_number, check_size
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
@@ -26,7 +26,7 @@ def alibi_slopes(num_heads: int, max_exponent: float = 8.0) -> tuple[float, ...]
         >>> alibi_slopes(6)
         (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
     """
-    num_heads = check_positive_int("num_heads", num_heads)
+    num_heads = check_size("num_heads", num_heads)
     max_exponent = check_number("max_exponent", max_exponent, above=0)
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-max_exponent * head / power) for head in range(1, power + 1)]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_positive_int
+from ..checks import LARGEST_DISTANCE, check_size
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
 from ..positions import resolve
@@ -31,8 +31,8 @@ class ClippedBias(PositionEncoding):
 
     def __init__(self, num_heads: int, max_distance: int) -> None:
         super().__init__()
-        num_heads = check_positive_int("num_heads", num_heads)
-        max_distance = check_positive_int("max_distance", max_distance)
+        num_heads = check_size("num_heads", num_heads)
+        max_distance = check_size("max_distance", max_distance, most=LARGEST_DISTANCE)
         self.num_heads, self.max_distance = num_heads, max_distance
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, num_heads))
         self.reset_parameters()

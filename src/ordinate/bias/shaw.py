@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_positive_int
+from ..checks import LARGEST_DISTANCE, check_bool, check_size
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
 from ..positions import resolve
@@ -37,8 +37,8 @@ class Shaw(PositionEncoding):
 
     def __init__(self, head_dim: int, max_distance: int, values: bool = False) -> None:
         super().__init__()
-        head_dim = check_positive_int("head_dim", head_dim)
-        max_distance = check_positive_int("max_distance", max_distance)
+        head_dim = check_size("head_dim", head_dim)
+        max_distance = check_size("max_distance", max_distance, most=LARGEST_DISTANCE)
         check_bool("values", values)
         self.head_dim, self.max_distance = head_dim, max_distance
         rows = 2 * max_distance + 1

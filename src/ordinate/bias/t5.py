@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..checks import check_bool, check_positive_int
+from ..checks import LARGEST_DISTANCE, check_bool, check_size
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
@@ -70,13 +70,13 @@ class T5Bias(PositionEncoding):
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
-        num_heads = check_positive_int("num_heads", num_heads)
+        num_heads = check_size("num_heads", num_heads)
         check_bool("bidirectional", bidirectional)
-        num_buckets = check_positive_int("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
+        num_buckets = check_size("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
         exact = num_buckets // (4 if bidirectional else 2)
-        max_distance = check_positive_int("max_distance", max_distance)
+        max_distance = check_size("max_distance", max_distance, most=LARGEST_DISTANCE)
         if max_distance <= exact:
             raise ValueError(
                 f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_floating, check_positive_int, check_rank, check_within
+from ..checks import check_floating, check_positive_int, check_rank, check_size, check_within
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
 from ..positions import as_positions, sequential
@@ -35,7 +35,7 @@ class Learned(PositionEncoding):
     def __init__(self, max_positions: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
         max_positions = check_positive_int("max_positions", max_positions)
-        d_model = check_positive_int("d_model", d_model)
+        d_model = check_size("d_model", d_model)
         offset = check_positive_int("offset", offset, minimum=0)
         self.max_positions, self.d_model, self.offset = max_positions, d_model, offset
         self.weight = nn.Parameter(torch.empty(max_positions + offset, d_model))

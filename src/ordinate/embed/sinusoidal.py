@@ -14,8 +14,8 @@ from ..checks import (
     check_even,
     check_floating,
     check_number,
-    check_positive_int,
     check_rank,
+    check_size,
 )
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype
@@ -56,7 +56,7 @@ class Sinusoidal(PositionEncoding):
         base = check_number("base", base, above=1)
         check_choice("layout", layout, ("interleaved", "half"))
         self.d_model, self.base, self.layout = d_model, float(base), layout
-        offset = check_positive_int("offset", offset, minimum=0)
+        offset = check_size("offset", offset, minimum=0, most=2**31)
         check_bool("endpoint", endpoint)
         self.endpoint, self.offset = endpoint, offset
 

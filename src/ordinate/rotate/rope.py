@@ -15,7 +15,7 @@ from ..checks import (
     check_even,
     check_ints,
     check_number,
-    check_positive_int,
+    check_size,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant
@@ -70,7 +70,7 @@ class RoPE(PositionEncoding):
         section_layout: Literal["chunked", "interleaved"] = "chunked",
     ) -> None:
         super().__init__()
-        head_dim = check_positive_int("head_dim", head_dim)
+        head_dim = check_size("head_dim", head_dim)
         if rotary_dim is None:
             head_dim = check_even("head_dim", head_dim)
             rotary_dim = head_dim
