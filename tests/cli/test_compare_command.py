@@ -157,7 +157,7 @@ MISUSE = [  # arguments, sentence, hint
     (["--preset", "quik"], "unknown preset 'quik'; did you mean 'quick'", "compare --help"),
     (["--preset", "quik", "--lengths", "1x"], "unknown preset 'quik'", "compare --help"),
     (["--task", "pass"], "unknown task 'pass'; did you mean 'passkey'", "compare --help"),
-    (["--task", "passkey", "--train-length", "16"], "--train-length must be at least 39 for task 'passkey', got 16", "compare --help"),
+    (["--task", "passkey", "--train-length", "16"], "--train-length must be at least 32 for task 'passkey', got 16", "compare --help"),
     (["--task", "copy", "--lengths", "1"], "--lengths must be at least 2 for task 'copy', got 1", "compare --help"),
     (["--lengths", "64,long"], "--lengths must be numbers such as 128,256 or 1x,2x, got 'long'", "compare --help"),
     (["--lengths", "infx"], "--lengths must be numbers such as 128,256 or 1x,2x, got 'infx'", "compare --help"),
