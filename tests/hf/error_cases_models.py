@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from ordinate.hf import (
     to_interleaved,
     unpatch,
 )
+from ordinate.hf.partial import whole_or_not_at_all
 from ordinate.hf.visible import Visible
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
@@ -145,6 +147,42 @@ def file(header: Any, data: bytes = b"") -> Callable[[Path], Any]:
     return lambda path: path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
+def entry(digits: int = 0, **changes: Any) -> Callable[[Path], Any]:
+    """A file of one tensor with something else in its header; a size may be written in so many digits."""
+    text = json.dumps({"x": _ENTRY | changes})
+    return file((text.replace("64", "6" * digits) if digits else text).encode(), b"1234")
+
+
+def unreadable_weights() -> Any:
+    """Permissions would not stop every user who runs this."""
+    with mock.patch.object(Path, "open", side_effect=PermissionError(13, "Permission denied")):
+        return convert(lambda path: os.close(os.open(path, os.O_CREAT)))
+
+
+def shrinking_weights() -> Any:
+    """A file from which another process takes bytes between the check and the copy."""
+    with mock.patch("ordinate.hf.weights.whole_or_not_at_all") as writing:
+        writing.return_value.__exit__.return_value = False
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "own.safetensors"
+            weights("q_proj.weight", "k_proj.weight")(source)
+
+            def enter(_: Any) -> Path:
+                os.truncate(source, source.stat().st_size - 100)
+                return Path(folder) / "other"
+
+            writing.return_value.__enter__ = enter
+            return to_half(source, Path(folder) / "other", config=CONFIG)
+
+
+def written_twice() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        target, source = Path(folder) / "other", Path(folder) / "own.safetensors"
+        weights("q_proj.weight", "k_proj.weight")(source)
+        with whole_or_not_at_all(target):
+            return to_half(source, target, config=CONFIG)
+
+
 def weights(*names: str, rows: int = 32, **metadata: str) -> Callable[[Path], Any]:
     tensors = {f"layers.0.attn.{name}": torch.zeros(rows, 4) for name in names}
     return lambda path: safetensors.torch.save_file(tensors, path, metadata=metadata or None)
@@ -198,12 +236,36 @@ CASES = [
     ("a header past its file", lambda: convert(lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}")), ValueError, r"source must be a safetensors file, got own.safetensors of 10 bytes"),
     ("a header that is not JSON", lambda: convert(file(b"{not json")), ValueError, r"source must be a safetensors file, got own.safetensors with a header that cannot be read"),
     ("a header that is a list", lambda: convert(file([1, 2])), ValueError, r"with a header that cannot be read"),
-    ("a tensor without offsets", lambda: convert(file({"x": {"dtype": "U8", "shape": [4]}})), ValueError, r"with a header that cannot be read"),
+    ("a tensor without offsets", lambda: convert(file({"x": {"dtype": "U8", "shape": [4]}})), ValueError, r"'x' must have a dtype, a shape and data_offsets in the header, got {'dtype': 'U8', 'shape': \[4\]}"),
+    ("a header of nested lists", lambda: convert(file(b"[" * 200_000)), ValueError, r"with a header that cannot be read"),
+    ("a name twice", lambda: convert(file(b'{"x": 1, "x": 2}')), ValueError, r"with a header that cannot be read"),
+    ("half a character", lambda: convert(file(b'{"\\ud800": 1}')), ValueError, r"with a header that cannot be read"),
+    ("a number of 5,000 digits", lambda: convert(entry(shape=[64], digits=5000)), ValueError, r"with a header that cannot be read"),
+    ("a number of 4,000 digits", lambda: convert(entry(shape=[64], digits=4000)), ValueError, r"shape of 'x' must be a list of sizes, got \[an integer of \d+ bits\]"),
+    ("a shape too small", lambda: convert(entry(shape=[3])), ValueError, r"data_offsets of 'x' must be as far apart as U8 \[3\] is long, got \[0, 4\]"),
+    ("a shape without end", lambda: convert(entry(shape=[2**62] * 9)), ValueError, r"data_offsets of 'x' must be as far apart as U8 .* is long, got \[0, 4\]"),
+    ("an unknown dtype", lambda: convert(entry(dtype="F17")), ValueError, r"dtype of 'x' must be one of safetensors, got 'F17'"),
+    ("a dtype that is a list", lambda: convert(entry(dtype=["U8"])), ValueError, r"dtype of 'x' must be one of safetensors, got \['U8'\]"),
+    ("a part of a row", lambda: convert(entry(shape=[64.9, 64])), ValueError, r"shape of 'x' must be a list of sizes, got \[64.9, 64\]"),
+    ("a negative size", lambda: convert(entry(shape=[-2, -2])), ValueError, r"shape of 'x' must be a list of sizes, got \[-2, -2\]"),
+    ("a size that is true", lambda: convert(entry(shape=[True, 4])), ValueError, r"shape of 'x' must be a list of sizes, got \[True, 4\]"),
+    ("infinite offsets", lambda: convert(file(b'{"x": {"dtype": "U8", "shape": [4], "data_offsets": [0, 1e999]}}', b"1234")), ValueError, r"data_offsets of 'x' must be two sizes, got \[0, inf\]"),
+    ("three offsets", lambda: convert(entry(data_offsets=[0, 2, 4])), ValueError, r"data_offsets of 'x' must be two sizes, got \[0, 2, 4\]"),
+    ("metadata of numbers", lambda: convert(file({"__metadata__": {"format": 1}})), ValueError, r"__metadata__ of own.safetensors must be text by names, got {'format': 1}"),
+    ("weights that are a folder", lambda: convert(lambda path: (path / "model.safetensors").mkdir(parents=True), name="model"), ValueError, r"source must be a safetensors file, got model.safetensors, which is not a file"),
+    ("weights that cannot be read", unreadable_weights, ValueError, r"source must be a file that can be read, got own.safetensors: Permission denied"),
+    ("weights that shrink", shrinking_weights, ValueError, r"source must stay as it is while it is read, got \d+ bytes less"),
+    ("a projection that is a number", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}}, b"1")), ValueError, r"'layers.0.attn.q_proj.weight' must have a multiple of head_dim 8 rows, got 1"),
+    ("a projection of no bytes", lambda: convert(weights("q_proj.weight", rows=0)), ValueError, r"'layers.0.attn.q_proj.weight' must have rows of whole bytes, got F32 \[0, 4\]"),
+    ("rows of half bytes", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "F4", "shape": [8, 1], "data_offsets": [0, 4]}}, b"1234")), ValueError, r"must have rows of whole bytes, got F4 \[8, 1\]"),
+    ("a latent without its rotated channels", lambda: convert(weights("kv_a_proj_with_mqa.weight", rows=4)), ValueError, r"'layers.0.attn.kv_a_proj_with_mqa.weight' must have at least 8 rows, got 4"),
+    ("heads that are text", lambda: convert(weights("qkv_proj.weight", rows=96), config=CONFIG | {"num_key_value_heads": "4"}), ConfigError, r"num_key_value_heads must be a whole number, got '4'"),
+    ("a target that is being written", written_twice, FileExistsError, r"target must not be written by two processes at once \(remove '.other.ordinate-partial' next to it if none does\), got '.*other'"),
     ("a file cut short", lambda: convert(file({"x": _ENTRY}, b"123")), ValueError, r"source must be a whole file, got own.safetensors of \d+ bytes instead of \d+"),
     ("a gap between tensors", lambda: convert(file({"x": _ENTRY | {"data_offsets": [2, 6]}}, b"123456")), ValueError, r"source must have its tensors end to end, got a gap at 'x'"),
     ("no queries", lambda: convert(weights("o_proj.weight")), ValueError, r"source must hold projections of queries and keys, got none in own.safetensors"),
     ("no keys", lambda: convert(weights("q_proj.weight")), ValueError, r"source must hold keys as well as queries, got 1 projections of queries"),
-    ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"layers.0.attn.q_proj.weight must have a multiple of head_dim 8 rows, got 30"),
+    ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"'layers.0.attn.q_proj.weight' must have a multiple of head_dim 8 rows, got 30"),
     ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
     ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
     ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),

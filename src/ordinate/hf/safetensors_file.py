@@ -1,17 +1,15 @@
 """Safetensors files, read and written a tensor at a time without loading them.
 
 The format is a length, a header in JSON and the tensors' bytes (github.com/huggingface/safetensors). A
-conversion that only reorders rows changes no size, so the header and all offsets stay, and a tensor's dtype
-need not be known: a row is so many bytes.
+conversion that only reorders rows changes no size, so the header and all offsets stay, and of a tensor's dtype
+only its size matters: a row is so many bytes.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,8 +17,21 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from .reader import short
+
 _LARGEST_HEADER = 100 * 2**20  # the limit of the format's own reader
+_LARGEST_SIZE = 2**63
 _BLOCK = 16 * 2**20
+
+# The format's dtypes, and the bits of a number of each.
+_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U8": 8, "I8": 8,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+    "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
 
 Rows = Callable[[Tensor], Tensor]  # reorders the rows of a tensor [rows, bytes]
 
@@ -34,6 +45,10 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -52,25 +67,18 @@ class SafetensorsFile:
         Raises:
             ValueError: Not a whole safetensors file.
         """
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(size - 8, _LARGEST_HEADER):
-                raise ValueError(f"source must be a safetensors file, got {path.name} of {size} bytes")
-            try:
-                header = json.loads(file.read(length))
-                metadata = dict(header.pop("__metadata__", {}))
-                found = [_stored(name, entry) for name, entry in header.items()]
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise ValueError(
-                    f"source must be a safetensors file, got {path.name} with a header that cannot be read"
-                ) from None
+        size, length, header = _header(path)
+        metadata = header.pop("__metadata__", None)
+        metadata = {} if metadata is None else metadata
+        if not _is_text(metadata):
+            raise ValueError(f"__metadata__ of {path.name} must be text by names, got {short(metadata)}")
+        found = [_stored(name, entry) for name, entry in header.items()]
         tensors = tuple(sorted(found, key=lambda tensor: (tensor.start, tensor.stop)))
         end = 0
         for tensor in tensors:
-            if tensor.start != end or tensor.stop < tensor.start:
+            if tensor.start != end:
                 raise ValueError(
-                    f"source must have its tensors end to end, got a gap at {tensor.name!r}"
+                    f"source must have its tensors end to end, got a gap at {short(tensor.name)}"
                 )
             end = tensor.stop
         if 8 + length + end != size:
@@ -80,8 +88,8 @@ class SafetensorsFile:
         return cls(path, 8 + length, tensors, metadata)
 
     def rewrite(self, target: Path, changes: Mapping[str, Rows], metadata: Mapping[str, str]) -> None:
-        """Write a copy with some tensors' rows reordered: in pieces, and under its name only when whole."""
-        with writing(target) as out:
+        """Write a copy with some tensors' rows reordered, in pieces."""
+        with target.open("xb") as out:
             header: dict[str, Any] = {"__metadata__": dict(self.metadata) | dict(metadata)}
             for tensor in self.tensors:
                 header[tensor.name] = {
@@ -98,18 +106,90 @@ class SafetensorsFile:
                     if tensor.name in changes:
                         out.write(_reordered(file, tensor, changes[tensor.name]))
                     else:
-                        _copy(file, out, tensor.stop - tensor.start)
+                        _copy(file, out, tensor.size)
+            out.flush()
+            os.fsync(out.fileno())
 
 
-def _stored(name: str, entry: Mapping[str, Any]) -> StoredTensor:
-    start, stop = entry["data_offsets"]
-    return StoredTensor(
-        str(name), str(entry["dtype"]), tuple(map(int, entry["shape"])), int(start), int(stop)
+def _header(path: Path) -> tuple[int, int, dict[str, Any]]:
+    """The sizes of a file and of its header, and the header."""
+    if not path.is_file():
+        raise ValueError(f"source must be a safetensors file, got {path.name}, which is not a file")
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, _LARGEST_HEADER):
+                raise ValueError(f"source must be a safetensors file, got {path.name} of {size} bytes")
+            text = _read(file, length)
+    except OSError as error:
+        raise ValueError(
+            f"source must be a file that can be read, got {path.name}: {error.strerror}"
+        ) from None
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+        json.dumps(header, ensure_ascii=False).encode()  # halves of characters cannot be written
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError(
+            f"source must be a safetensors file, got {path.name} with a header that cannot be read"
+        )
+    return size, length, header
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
+
+
+def _is_text(metadata: object) -> bool:
+    return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+
+
+def _stored(name: str, entry: object) -> StoredTensor:
+    """One entry of a header, if its dtype and shape make as many bytes as it says."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(
+            f"{short(name)} must have a dtype, a shape and data_offsets in the header, got {short(entry)}"
+        )
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise ValueError(f"dtype of {short(name)} must be one of safetensors, got {short(dtype)}")
+    if not _are_sizes(shape):
+        raise ValueError(f"shape of {short(name)} must be a list of sizes, got {short(shape)}")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"data_offsets of {short(name)} must be two sizes, got {short(offsets)}")
+    bits = _bits(dtype, shape)
+    if bits != 8 * (offsets[1] - offsets[0]):
+        raise ValueError(
+            f"data_offsets of {short(name)} must be as far apart as {dtype} {short(shape)} is long, "
+            f"got {short(offsets)}"
+        )
+    return StoredTensor(name, dtype, tuple(shape), *offsets)
+
+
+def _are_sizes(values: object) -> bool:
+    """Whether these are whole numbers that a size can be; JSON also has true, 64.0 and 1e999."""
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < _LARGEST_SIZE for value in values
     )
 
 
+def _bits(dtype: str, shape: Sequence[int]) -> int | None:
+    """The bits of a tensor, None where no file could hold them."""
+    bits = 0 if 0 in shape else _BITS[dtype]
+    for size in shape:
+        bits *= size
+        if bits > _LARGEST_SIZE:  # before it grows to millions of digits
+            return None
+    return bits
+
+
 def _reordered(file: IO[bytes], tensor: StoredTensor, rows: Rows) -> bytearray:
-    held = bytearray(file.read(tensor.stop - tensor.start))
+    held = bytearray(_read(file, tensor.size))
     if held:
         by_row = torch.frombuffer(held, dtype=torch.uint8).view(tensor.shape[0], -1)
         by_row.copy_(rows(by_row))
@@ -118,29 +198,15 @@ def _reordered(file: IO[bytes], tensor: StoredTensor, rows: Rows) -> bytearray:
 
 def _copy(file: IO[bytes], out: IO[bytes], count: int) -> None:
     while count:
-        block = file.read(min(count, _BLOCK))
+        block = _read(file, min(count, _BLOCK))
         out.write(block)
         count -= len(block)
 
 
-@contextmanager
-def writing(target: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when all of it is on the disk, or not at all."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _read(file: IO[bytes], count: int) -> bytes:
+    block = file.read(count)
+    if len(block) != count:
+        raise ValueError(
+            f"source must stay as it is while it is read, got {count - len(block)} bytes less"
+        )
+    return block

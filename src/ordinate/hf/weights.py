@@ -11,7 +11,6 @@ import functools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,9 @@ from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
 from .config import from_config
+from .partial import whole_or_not_at_all
 from .plan import ConfigError, LayerPlan
+from .reader import MOST_HEADS, Reader, short
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
 from .source import load
 
@@ -32,7 +33,7 @@ _PROJECTION = re.compile(r"\.(?P<side>[qk])_proj\.(weight|bias)$|\.w(?P<meta>[qk
 _LATENT = re.compile(r"\.(q_b_proj|kv_a_proj_with_mqa)\.(weight|bias)$")  # DeepSeek
 _NORM = re.compile(r"\.(q|k|query|key)_(norm|layernorm)\.(weight|bias)$")
 _FUSED = re.compile(r"\.(qkv_proj|query_key_value|Wqkv)\.(weight|bias)$")
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 _NOT_TEXT = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|mtp)\.")
 _SUSPECT = re.compile(r"\.([qk]_proj|w[qk]|q_b_proj|kv_a_proj_with_mqa|qkv_proj|query_key_value)\.")
 _MARK = "rotary_layout"  # in the metadata of what is written
@@ -68,7 +69,8 @@ def to_half(
         config: What `from_config` takes; default the config.json of the folder, or beside the file.
 
     Raises:
-        ValueError, FileExistsError: The source is no such checkpoint, or the target is there already.
+        ValueError: The source is no such checkpoint.
+        FileExistsError: The target is there already, or another process writes it.
         ConfigError: The config cannot be read.
     """
     return _convert(source, target, config, "half")
@@ -99,10 +101,11 @@ def _convert(source: Any, target: Any, config: Any, layout: Layout) -> Conversio
     changes = {file.path: heads.changes(file) for file in files}
     _check(files, changes, layout)
     mark = {_MARK: layout}
-    if source.is_dir():
-        _write_folder(source, target, files, changes, mark)
-    else:
-        files[0].rewrite(target, changes[source], mark)
+    with whole_or_not_at_all(target) as written:
+        if source.is_dir():
+            _write_folder(source, written, files, changes, mark)
+        else:
+            files[0].rewrite(written, changes[source], mark)
     converted = tuple(name for names in changes.values() for name in names)
     total = sum(len(file.tensors) for file in files)
     return ConversionReport(target, layout, converted, total - len(converted))
@@ -135,7 +138,7 @@ def _check(
                 and tensor.name not in converted
                 and not tensor.name.endswith((".weight", ".bias"))
             ):
-                raise ValueError(f"source must hold plain weights and biases, got {tensor.name!r}")
+                raise ValueError(f"source must hold plain weights and biases, got {short(tensor.name)}")
     sides = {"q": 0, "k": 0}
     for name in converted:
         found = _PROJECTION.search(name)
@@ -176,26 +179,39 @@ class _Heads:
 
     def _rows(self, tensor: StoredTensor) -> Rows | None:
         layer = self._layer(tensor.name)
-        if layer is None or not tensor.shape:
-            return None
-        assert layer.head_dim is not None
-        first = tensor.shape[0]
+        rows = None if layer is None else self._turned(tensor, layer)
+        if rows is not None and (not tensor.size or tensor.size % tensor.shape[0]):
+            raise ValueError(
+                f"{short(tensor.name)} must have rows of whole bytes, "
+                f"got {tensor.dtype} {short(list(tensor.shape))}"
+            )
+        return rows
+
+    def _turned(self, tensor: StoredTensor, layer: LayerPlan) -> Rows | None:
+        head_dim, first = layer.head_dim, tensor.shape[0] if tensor.shape else 1
+        assert head_dim is not None
         if _FUSED.search(tensor.name):
             return self._fused(tensor, layer)
         if tensor.name.rsplit(".", 2)[-2] == "kv_a_proj_with_mqa":
-            return self._turn(layer, first, first)  # one key's rotated channels, after the latent
+            return self._turn(
+                layer, first, first, tensor.name
+            )  # one key's rotated channels, after the latent
         if _PROJECTION.search(tensor.name) or _LATENT.search(tensor.name):
-            return self._turn(layer, layer.head_dim, first, tensor.name)
-        if _NORM.search(tensor.name) and first % layer.head_dim == 0:
-            return self._turn(layer, layer.head_dim, first)
+            return self._turn(layer, head_dim, first, tensor.name)
+        if _NORM.search(tensor.name) and first % head_dim == 0:
+            return self._turn(layer, head_dim, first, tensor.name)
         return None
 
-    def _turn(self, layer: LayerPlan, head_dim: int, rows: int, name: str = "") -> Rows:
+    def _turn(self, layer: LayerPlan, head_dim: int, rows: int, name: str) -> Rows:
         """Reorder the channels that turn, in every head of ``head_dim`` rows."""
-        if rows % head_dim:
-            raise ValueError(f"{name} must have a multiple of head_dim {head_dim} rows, got {rows}")
         assert isinstance(layer.encoding, RoPE)
         turning = layer.encoding.rotary_dim
+        if head_dim < turning:
+            raise ValueError(f"{short(name)} must have at least {turning} rows, got {rows}")
+        if rows % head_dim:
+            raise ValueError(
+                f"{short(name)} must have a multiple of head_dim {head_dim} rows, got {rows}"
+            )
         # Where the rotation starts within a head: after what the plan says does not turn, or at the end.
         start = layer.turned_from if head_dim == layer.head_dim else head_dim - turning
         channels = torch.arange(head_dim, dtype=torch.float64)
@@ -206,19 +222,21 @@ class _Heads:
 
     def _fused(self, tensor: StoredTensor, layer: LayerPlan) -> Rows:
         """Queries, keys and values in one projection: a block of each, or all three group by group."""
-        head_dim, rows = layer.head_dim, tensor.shape[0]
+        head_dim, rows = layer.head_dim, tensor.shape[0] if tensor.shape else 1
         assert head_dim is not None
         turn = self._turn(layer, head_dim, rows, tensor.name)
-        heads = self.values.get("num_attention_heads", 0)
+        heads = self._count("num_attention_heads") or 0
         held = rows // head_dim  # heads of queries, of keys and of values
         groups = self._groups(held)
         if groups and held % groups == 0 and heads in (0, held - 2 * groups):
             return functools.partial(_by_group, turn, groups, head_dim)
-        kv_heads = self.values.get("num_key_value_heads") or heads
+        kv_heads = self._count("num_key_value_heads") or heads
         # CodeGen's projection of this name is in four parts, each of queries, values and keys.
         blocks = "qkv_proj" in tensor.name and self.plan.model_type != "codegen"
         if not blocks or rows != (heads + 2 * kv_heads) * head_dim:
-            raise ValueError(f"source must be of a known kind of fused projection, got {tensor.name!r}")
+            raise ValueError(
+                f"source must be of a known kind of fused projection, got {short(tensor.name)}"
+            )
         return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
 
     def _groups(self, heads: int) -> int | None:
@@ -229,9 +247,12 @@ class _Heads:
         if family != "falcon":
             return None
         if values.get("new_decoder_architecture"):
-            given = values.get("num_kv_heads") or values.get("n_head_kv")
-            return int(given) if given else heads // 3
+            return self._count("num_kv_heads") or self._count("n_head_kv") or heads // 3
         return 1 if values.get("multi_query", True) else heads // 3
+
+    def _count(self, key: str) -> int | None:
+        given = self.values.get(key)
+        return None if given is None else Reader.checked_integer(key, given, 0, MOST_HEADS)
 
 
 def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
@@ -259,17 +280,11 @@ def _write_folder(
     changes: Mapping[Path, Mapping[str, Rows]],
     mark: Mapping[str, str],
 ) -> None:
-    """A folder that appears under its name when all its files are written."""
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        written = {file.path for file in files}
-        for path in source.iterdir():
-            if path.is_file() and path not in written and path.suffix not in _OTHER_WEIGHTS:
-                shutil.copy2(path, partial / path.name)
-        for file in files:
-            file.rewrite(partial / file.path.name, changes[file.path], mark)
-        partial.chmod(0o755)
-        os.rename(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    """The source's folder again, with other weights."""
+    target.mkdir()
+    rewritten = {file.path for file in files}
+    for path in source.iterdir():
+        if path.is_file() and path not in rewritten and path.suffix not in _OTHER_WEIGHTS:
+            shutil.copy2(path, target / path.name)
+    for file in files:
+        file.rewrite(target / file.path.name, changes[file.path], mark)
