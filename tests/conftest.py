@@ -42,3 +42,19 @@ def _no_interpreter_outside_of_kernel_tests(request, monkeypatch) -> None:
         # By its full name: as an attribute, `ordinate.attention` is the function.
         fused = importlib.import_module("ordinate.attention.fused")
         monkeypatch.setattr(fused, "_interpreting", lambda: False)
+
+
+@pytest.fixture(params=["every operator", "with caches"])
+def without_float64(request, monkeypatch):
+    """A mode that refuses float64; where caches are at work, `in_float64` is told that the CPU has none."""
+    from float64_modes import Called, Dispatched
+    from ordinate import numerics
+    from ordinate.rotate import kept
+
+    kept._kept.clear()
+    if request.param == "every operator":
+        yield Dispatched
+    else:
+        monkeypatch.setattr(numerics, "has_float64", lambda device: False)
+        yield Called
+    kept._kept.clear()

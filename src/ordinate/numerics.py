@@ -1,13 +1,17 @@
-"""Which precision arithmetic runs in, and where small constant tensors live."""
+"""Which precision arithmetic runs in, where float64 is, and where small constant tensors live."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
+
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 
@@ -15,6 +19,43 @@ _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype arithmetic on ``dtype`` runs in: float64 for float64, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device can hold float64. Apple's GPUs cannot, nor can some of Intel's."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type != "mps"
+
+
+def in_float64(
+    device: torch.device | None, compute: Callable[..., Result], *inputs: Tensor | None
+) -> Result:
+    """``compute(home, *inputs)``: the one place where encodings make float64 tensors of their own.
+
+    ``home`` is ``device`` if it has float64: inputs on it are not copied, and the host does not wait. Otherwise it is
+    the CPU: the inputs are copied there, results in float64 stay there, and results of another dtype are brought to
+    ``device``.
+
+    Args:
+        device: None for PyTorch's default device.
+
+    Example:
+        >>> in_float64(torch.device("cpu"), lambda home: torch.ones(2, dtype=torch.float64, device=home))
+        tensor([1., 1.], dtype=torch.float64)
+    """
+    device = torch.get_default_device() if device is None else device
+    home = device if has_float64(device) else torch.device("cpu")
+    result = compute(home, *(None if x is None else x.to(home) for x in inputs))
+    if home == device:
+        return result
+    if isinstance(result, Tensor):
+        return _brought(result, device)
+    return tuple(_brought(x, device) for x in result)
+
+
+def _brought(result: Tensor, device: torch.device) -> Tensor:
+    return result if result.dtype == torch.float64 else result.to(device)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

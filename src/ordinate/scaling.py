@@ -25,7 +25,7 @@ from .checks import (
     check_positive_int,
     check_sequence,
 )
-from .numerics import constant
+from .numerics import constant, in_float64
 
 
 def frequencies(base: float, dim: int, device: torch.device | None = None) -> Float64[Tensor, " pairs"]:
@@ -35,8 +35,11 @@ def frequencies(base: float, dim: int, device: torch.device | None = None) -> Fl
         >>> frequencies(10000.0, 8)
         tensor([1.0000, 0.1000, 0.0100, 0.0010], dtype=torch.float64)
     """
-    exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=device) / -dim
-    return torch.pow(float(base), exponents)
+    return in_float64(device, lambda home: torch.pow(float(base), _exponents(dim, home)))
+
+
+def _exponents(dim: int, device: torch.device) -> Float64[Tensor, " pairs"]:
+    return torch.arange(0, dim, 2, dtype=torch.float64, device=device) / -dim
 
 
 class Scaling:
@@ -53,7 +56,10 @@ class Scaling:
         lengths: Int[Tensor, "..."] | None = None,
         device: torch.device | None = None,
     ) -> Float64[Tensor, "... pairs"]:
-        """Inverse frequencies ``[pairs]``, or ``[*lengths.shape, pairs]`` if they depend on lengths."""
+        """Inverse frequencies ``[pairs]``, or ``[*lengths.shape, pairs]`` if they depend on lengths.
+
+        `RoPE` asks for them on a device that has float64.
+        """
         raise NotImplementedError
 
     def _resolve(self, **values: float) -> None:
@@ -124,10 +130,13 @@ class DynamicNTK(Scaling):
     def inv_freq(self, base, dim, lengths=None, device=None):
         if lengths is None:
             return frequencies(base, dim, device)
-        length = lengths.clamp(min=self.original_max_position).double()
-        stretch = self.factor * length / self.original_max_position - (self.factor - 1)
-        exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=lengths.device) / -dim
-        return torch.pow(_ntk_base(base, dim, stretch)[..., None], exponents)
+
+        def stretched(home: torch.device, lengths: Tensor) -> Tensor:
+            length = lengths.clamp(min=self.original_max_position).double()
+            stretch = self.factor * length / self.original_max_position - (self.factor - 1)
+            return torch.pow(_ntk_base(base, dim, stretch)[..., None], _exponents(dim, home))
+
+        return in_float64(lengths.device, stretched, lengths)
 
 
 @final
@@ -188,15 +197,16 @@ class YaRN(Scaling):
         self, base: float, dim: int, device: torch.device | None = None
     ) -> Float64[Tensor, " pairs"]:
         """How much of its own frequency each pair keeps: 1 for all of it, 0 for ``1/factor`` of it."""
+        plain = frequencies(base, dim, device)
         if self.dialect == "paper":
-            turns = self.original_max_position * frequencies(base, dim, device) / (2 * math.pi)
+            turns = self.original_max_position * plain / (2 * math.pi)
             if self.beta_fast == self.beta_slow:  # Kimi K2: a step, where the others ramp
                 return (turns >= self.beta_slow).double()
             return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
         low, high = self._ramp_ends(base, dim)
         # The dialects differ only where a tiny original length leaves the ramp empty or reversed.
         span = max(high - low, 0.001) if self.dialect == "minimind" else (high - low or 0.001)
-        pairs = torch.arange(dim // 2, dtype=torch.float64, device=device)
+        pairs = torch.arange(dim // 2, dtype=torch.float64, device=plain.device)
         return 1 - ((pairs - low) / span).clamp(0, 1)
 
     def _ramp_ends(self, base: float, dim: int) -> tuple[float, float]:
@@ -268,7 +278,8 @@ class LongRoPE(Scaling):
         if lengths is None:
             return short
         long = plain / constant(self.long_factor, torch.float64, plain.device)
-        return torch.where((lengths > self.original_max_position)[..., None], long, short)
+        is_long = (lengths > self.original_max_position).to(plain.device)
+        return torch.where(is_long[..., None], long, short)
 
 
 @final
@@ -323,8 +334,9 @@ class Proportional(Scaling):
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         turning = int(self.fraction * dim // 2)
-        pairs = torch.arange(dim // 2, device=device)
-        return torch.where(pairs < turning, frequencies(base, dim, device) / self.factor, 0.0)
+        plain = frequencies(base, dim, device)
+        pairs = torch.arange(dim // 2, device=plain.device)
+        return torch.where(pairs < turning, plain / self.factor, 0.0)
 
 
 def describe(scaling: Scaling | None) -> str:

@@ -18,7 +18,7 @@ from ..checks import (
     check_size,
 )
 from ..encoding import PositionEncoding
-from ..numerics import compute_dtype
+from ..numerics import compute_dtype, in_float64
 from ..positions import as_positions, sequential
 
 
@@ -61,18 +61,23 @@ class Sinusoidal(PositionEncoding):
         self.endpoint, self.offset = endpoint, offset
 
     def inv_freq(self, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
-        """The angle each pair advances per position, fastest first, in float64."""
+        """The angle each pair advances per position, fastest first, in float64 (on the CPU for a device without)."""
+        return in_float64(device, self._inv_freq)
+
+    def _inv_freq(self, home: torch.device) -> Tensor:
         pairs = self.d_model // 2
         steps = max(pairs - 1, 1) if self.endpoint else pairs
-        exponents = torch.arange(pairs, dtype=torch.float64, device=device) / -steps
-        return torch.pow(self.base, exponents)
+        return torch.pow(self.base, torch.arange(pairs, dtype=torch.float64, device=home) / -steps)
 
     def codes(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
-        """The code of each position, in float64."""
+        """The code of each position, in float64 (on the CPU for a device without)."""
         if not isinstance(positions, Tensor) or positions.is_floating_point():
             got = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
             raise TypeError(f"positions must be an integer tensor, got {got}")
-        angles = (positions + self.offset).double()[..., None] * self.inv_freq(positions.device)
+        return in_float64(positions.device, self._codes, positions)
+
+    def _codes(self, home: torch.device, positions: Tensor) -> Tensor:
+        angles = (positions + self.offset).double()[..., None] * self._inv_freq(home)
         sines, cosines = angles.sin(), angles.cos()
         if self.layout == "half":
             return torch.cat((sines, cosines), dim=-1)
@@ -91,7 +96,8 @@ class Sinusoidal(PositionEncoding):
         else:
             positions = as_positions("positions", positions, batch=batch, seq=seq, device=x.device)
         dtype = compute_dtype(x.dtype)
-        return (x.to(dtype) + self.codes(positions).to(dtype)).to(x.dtype)
+        codes = in_float64(x.device, lambda home, at: self._codes(home, at).to(dtype), positions)
+        return (x.to(dtype) + codes).to(x.dtype)
 
     def extra_repr(self) -> str:
         return (

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from ..numerics import in_float64
 from ..rotate.rope import RoPE
 from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
 from .config import ConfigObject, from_config, text_settings
@@ -364,12 +366,23 @@ def _cost(old: RoPE, new: RoPE, original: int) -> Cost:
     if isinstance(new.scaling, DynamicNTK):
         return Cost(1.0, 0.0, 0, short_context_kept=True)
     factors = [1.0 if x.scaling is None else x.scaling.attention_factor or 1.0 for x in (old, new)]
-    distances = torch.logspace(0, math.log10(original), 4096, dtype=torch.float64).long().unique()
-    scores = [(distances[:, None].double() * rope.inv_freq()).cos().mean(dim=-1) for rope in (old, new)]
-    change = (scores[1] - scores[0]).abs()
+    distances, change = in_float64(
+        torch.device("cpu"), lambda home: _score_changes(old, new, original, home)
+    )
     worst = int(change.argmax())
     logits = (factors[1] / factors[0]) ** 2
     return Cost(logits, float(change[worst]), int(distances[worst]), short_context_kept=False)
+
+
+def _score_changes(old: RoPE, new: RoPE, original: int, home: torch.device) -> tuple[Tensor, Tensor]:
+    """Distances up to the trained length, and how much the mean score at each of them changes."""
+    steps = torch.logspace(0, math.log10(original), 4096, dtype=torch.float64, device=home)
+    distances = steps.long().unique()
+    ends = [
+        (distances[:, None].double() * rope.inv_freq(device=home)).cos().mean(dim=-1)
+        for rope in (old, new)
+    ]
+    return distances, (ends[1] - ends[0]).abs()
 
 
 def _ratios(old: RoPE, new: RoPE, original: int, to: int) -> list[float]:

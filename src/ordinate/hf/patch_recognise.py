@@ -8,6 +8,7 @@ q and k is what ordinate makes of them, and the frequencies are the same.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..numerics import in_float64
 from ..rotate.rope import RoPE
 from ..rotate.rotation import Rotation
 from .patch_rotary import (
@@ -28,6 +30,7 @@ from .patch_rotary import (
     signature_of,
 )
 
+_CPU = torch.device("cpu")
 _FORMS = (Form("half"), Form("interleaved"), Form("interleaved", regroup=True))
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 # What a model's code raises for tensors of shapes that it does not expect.
@@ -88,7 +91,7 @@ def _fitting(
     """Each function's form, if the rotary module and the encoding agree; empty if they do not."""
     # The module's own code changes its frequencies as sequences grow; these are the ones it starts from.
     live = getattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq", None))
-    ours = source.inv_freq().to("cpu", torch.float64)
+    ours = in_float64(_CPU, lambda home, held: held.double(), source.inv_freq())
     if live is not None and not _same_frequencies(live, ours):
         return {}
     device = next((buffer.device for buffer in module.buffers()), torch.device("cpu"))
@@ -123,7 +126,13 @@ def _same_frequencies(live: Tensor, ours: Tensor) -> bool:
         return False
     if held.dtype in (torch.bfloat16, torch.float16):
         return torch.equal(held, ours.float().to(held.dtype))
-    return torch.allclose(held.double(), ours, rtol=1e-6, atol=0.0)
+    near = in_float64(
+        _CPU,
+        lambda home, held, ours: torch.isclose(held.double(), ours, rtol=1e-6, atol=0.0),
+        held,
+        ours,
+    )
+    return bool(near.all())
 
 
 def _form_of(
@@ -151,7 +160,7 @@ def _form_of(
         theirs = result[0] if isinstance(result, tuple) else result
         theirs = theirs.transpose(1, 2) if axis == 2 else theirs
         for form in _FORMS:
-            ours = Rotation(rotation.angles, rotation.factor, form.layout, x.shape[-1]).apply(x)
+            ours = dataclasses.replace(rotation, layout=form.layout, head_dim=x.shape[-1]).apply(x)
             ours = regroup(ours) if form.regroup else ours
             if theirs.shape == ours.shape and torch.allclose(theirs.float(), ours, atol=1e-4, rtol=1e-4):
                 return form._replace(heads_axis=axis)

@@ -12,12 +12,13 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..numerics import in_float64
 from ..rotate.layout import Layout
 from ..rotate.rope import RoPE
 from ..rotate.rotation import Rotation
@@ -26,6 +27,7 @@ from .float32 import checkpoint_inv_freq
 from .patch_state import Site, site_of
 from .visible import Visible
 
+_CPU = torch.device("cpu")
 _APPLY = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 CARRIERS = ("cos", "sin", "freqs_cis")
 TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # what such functions call the tensors they turn
@@ -58,10 +60,13 @@ class LiveFrequencies:
         return getattr(self.module, f"{self.prefix}inv_freq")
 
     def at(self, positions: Tensor, lengths: Tensor | None = None) -> Rotation:
-        inv_freq = self.inv_freq().to(positions.device, torch.float64)
+        def turned(home: torch.device, positions: Tensor, inv_freq: Tensor) -> Tensor:
+            return positions[..., None].double() * inv_freq.to(home, torch.float64)
+
+        inv_freq = self.inv_freq()
         factor = float(getattr(self.module, f"{self.prefix}attention_scaling", 1.0))
-        angles = positions[..., None].double() * inv_freq
-        return Rotation(angles, factor, "half", 2 * len(inv_freq))
+        angles = in_float64(positions.device, turned, positions, inv_freq)
+        return Rotation(angles, factor, "half", 2 * len(inv_freq), positions.device)
 
 
 @dataclass(eq=False)
@@ -80,18 +85,25 @@ class CheckpointFrequencies:
 
     @functools.cached_property
     def _rounding(self) -> Tensor:
-        exact = self.rope.inv_freq()
-        return torch.where(exact == 0, 1.0, checkpoint_inv_freq(self.rope).double() / exact)
+        """Of each frequency, on the CPU."""
+
+        def quotient(home: torch.device) -> Tensor:
+            exact = self.rope.inv_freq(device=home)
+            return torch.where(exact == 0, 1.0, checkpoint_inv_freq(self.rope).double() / exact)
+
+        return in_float64(_CPU, quotient)
 
     def inv_freq(self) -> Tensor:
-        return self.rope.inv_freq() * self._rounding
+        return in_float64(_CPU, lambda home: self.rope.inv_freq(device=home) * self._rounding)
 
     def at(self, positions: Tensor, lengths: Tensor | None = None) -> Rotation:
         found = self.rope.at(positions, lengths)
         if self.length_dependent:
             return found
-        angles = found.angles * self._rounding.to(positions.device)
-        return Rotation(angles, found.factor, found.layout, found.head_dim)
+        angles = in_float64(
+            positions.device, lambda home, exact: exact * self._rounding.to(home), found.angles
+        )
+        return replace(found, angles=angles)
 
 
 Source = CheckpointFrequencies | LiveFrequencies
@@ -131,11 +143,11 @@ class Turn:
             queries, keys = self._positions(k_len)
             lengths = self._lengths(keys, mask) if self.source.length_dependent else None
             found = self.source.at(keys, lengths)
-            of_keys = Rotation(found.angles, found.factor, layout, head_dim)
+            of_keys = replace(found, layout=layout, head_dim=head_dim)
             of_queries = of_keys
             if queries is not keys:
                 found = self.source.at(queries, lengths)
-                of_queries = Rotation(found.angles, found.factor, layout, head_dim)
+                of_queries = replace(found, layout=layout, head_dim=head_dim)
             self._rotations[key] = of_queries, of_keys
         return self._rotations[key]
 

@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from ..encoding import NoPE, PositionEncoding
+from ..numerics import in_float64
 
 _NOTHING = NoPE()
 
@@ -53,9 +54,13 @@ class Temperature:
     start: int = 0
 
     def at(self, positions: Int[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-        """The factor at each position, in float64."""
-        steps = torch.div(positions + self.start, self.every, rounding_mode="floor")
-        return 1 + self.scale * torch.log1p(steps.double())
+        """The factor at each position, in float64 (on the CPU for a device without)."""
+
+        def factor(home: torch.device, positions: Tensor) -> Tensor:
+            steps = torch.div(positions + self.start, self.every, rounding_mode="floor")
+            return 1 + self.scale * torch.log1p(steps.double())
+
+        return in_float64(positions.device, factor, positions)
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class _Heads:
             )
         # Where the rotation starts within a head: after what the plan says does not turn, or at the end.
         start = layer.turned_from if head_dim == layer.head_dim else head_dim - turning
-        channels = torch.arange(head_dim, dtype=torch.float64)
+        channels = torch.arange(head_dim, dtype=torch.float32)
         channels[start : start + turning] = self.reorder(
             channels[start : start + turning], head_dim=turning
         )

@@ -18,7 +18,7 @@ from ..checks import (
     check_size,
 )
 from ..encoding import Lengths, PositionEncoding
-from ..numerics import constant
+from ..numerics import constant, in_float64
 from ..positions import as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from . import kept
@@ -122,7 +122,7 @@ class RoPE(PositionEncoding):
     def inv_freq(
         self, lengths: Int[Tensor, "..."] | None = None, device: torch.device | None = None
     ) -> Float64[Tensor, "... pairs"]:
-        """Radians per position of each pair after scaling, in float64.
+        """Radians per position of each pair after scaling, in float64 (on the CPU for a device without).
 
         Example:
             >>> RoPE(4, scaling=ordinate.scaling.Linear(4)).inv_freq()
@@ -130,7 +130,12 @@ class RoPE(PositionEncoding):
         """
         if self.scaling is None:
             return frequencies(self.base, self.rotary_dim, device)
-        return self.scaling.inv_freq(self.base, self.rotary_dim, lengths, device)
+        device = device if lengths is None else lengths.device
+        return in_float64(device, self._scaled, lengths)
+
+    def _scaled(self, home: torch.device, lengths: Tensor | None) -> Tensor:
+        assert self.scaling is not None
+        return self.scaling.inv_freq(self.base, self.rotary_dim, lengths, home)
 
     def at(
         self,
@@ -150,16 +155,20 @@ class RoPE(PositionEncoding):
         return self._at(positions, self._lengths(lengths, positions, positions))
 
     def _at(self, positions: Tensor, lengths: Tensor | None) -> Rotation:
-        inv_freq = self.inv_freq(lengths, positions.device)
+        angles = in_float64(positions.device, self._angles, positions, lengths)
+        factor = 1.0 if self.scaling is None else self.scaling.attention_factor
+        assert factor is not None
+        return Rotation(angles, factor, self.layout, self.head_dim, positions.device)
+
+    def _angles(self, home: torch.device, positions: Tensor, lengths: Tensor | None) -> Tensor:
+        inv_freq = self.inv_freq(lengths, home)
         if positions.dim() == 3:
             assert self._axis_of_pair is not None
-            axis = constant(self._axis_of_pair, torch.int64, positions.device)
+            axis = constant(self._axis_of_pair, torch.int64, home)
             positions = positions[axis].movedim(0, -1)  # [batch, seq, pairs]
         else:
             positions = positions[..., None]
-        factor = 1.0 if self.scaling is None else self.scaling.attention_factor
-        assert factor is not None
-        return Rotation(positions.double() * inv_freq, factor, self.layout, self.head_dim)
+        return positions.double() * inv_freq
 
     def _lengths(
         self, lengths: int | Tensor | None, positions: Tensor, keys: Tensor

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..checks import check_floating, check_rank
-from ..numerics import compute_dtype, is_watched
+from ..numerics import compute_dtype, in_float64, is_watched
 from . import fused
 from .layout import Layout
 from .pairs import rotate_pairs
@@ -25,12 +25,15 @@ class Rotation:
     Attributes:
         angles: Radians, in float64. cos and sin are taken of these and rounded once.
         factor: Multiplies the rotated channels (YaRN's attention factor), not the others.
+        device: Where cos and sin are needed. Default: where the angles are. Angles for a device without
+            float64 are on the CPU.
     """
 
     angles: Float64[Tensor, "batch seq pairs"]
     factor: float
     layout: Layout
     head_dim: int
+    device: torch.device | None = None
     _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -126,10 +129,15 @@ class Rotation:
         return tables
 
     def _evaluate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        cos, sin = self.angles.cos(), self.angles.sin()
-        if self.factor != 1.0:
-            cos, sin = cos * self.factor, sin * self.factor
-        return cos.to(dtype), sin.to(dtype)
+        def evaluate(home: torch.device, angles: Tensor) -> tuple[Tensor, ...]:
+            cos, sin = angles.cos(), angles.sin()
+            if self.factor != 1.0:
+                cos, sin = cos * self.factor, sin * self.factor
+            return cos.to(dtype), sin.to(dtype)
+
+        device = self.angles.device if self.device is None else self.device
+        cos, sin = in_float64(device, evaluate, self.angles)
+        return cos, sin
 
 
 def _learns(tables: tuple[Tensor, Tensor]) -> bool:
@@ -168,7 +176,8 @@ def rerotate(
         )
     if 1 not in (len(from_.angles), len(to.angles)) and len(from_.angles) != len(to.angles):
         raise ValueError(f"to must have 1 row or the {len(from_.angles)} of from_, got {len(to.angles)}")
-    step = Rotation(to.angles - from_.angles, to.factor / from_.factor, to.layout, to.head_dim)
+    angles = in_float64(keys.device, lambda home, *ends: ends[1] - ends[0], from_.angles, to.angles)
+    step = Rotation(angles, to.factor / from_.factor, to.layout, to.head_dim, keys.device)
     return step.apply(keys, "keys")
 
 
