@@ -178,7 +178,7 @@ MISUSE = [  # arguments, sentence, hint
     (["--text", "binary.bin"], "--text must be text, got {here}/binary.bin, which is binary", "compare --help"),
     (["--text", "hollow"], "--text must be files or folders of text, got {here}/hollow, which holds none", "compare --help"),
     (["--text", "short.txt"], "--text must have more than 64 bytes for training at the lengths asked for, got 8", "compare --help"),
-    (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', got 'tpu'", "compare --help"),
+    (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', 'mps', got 'tpu'", "compare --help"),
     (["--out", "taken"], "--out must be a new or empty folder, got taken", "compare --help"),
     (["--out", "short.txt"], "--out must be a new or empty folder, got short.txt", "compare --help"),
     (["--resume"], "--resume needs --out, the folder of the comparison to go on with", "compare --help"),
@@ -210,11 +210,13 @@ def test_misuse_is_one_sentence_and_a_hint_and_nothing_is_written(
 def test_a_gpu_that_is_not_there_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for arguments in (["--device", "cuda"], ["--preset", "gpu"]):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    asked = (("cuda", ["--device", "cuda"]), ("cuda", ["--preset", "gpu"]), ("mps", ["--device", "mps"]))
+    for device, arguments in asked:
         assert compare(*arguments) == 2
         err = capsys.readouterr().err
         assert err.startswith(
-            "--device must be one that is there, got 'cuda', which PyTorch does not find\n"
+            f"--device must be one that is there, got {device!r}, which PyTorch does not find\n"
         )
     assert files(tmp_path) == set()
 

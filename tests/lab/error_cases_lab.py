@@ -193,7 +193,7 @@ CASES = [
     ("no steps", lambda: plan(steps=0, task="copy"), ValueError, r"steps must be at least 1, got 0"),
     ("no seeds", lambda: plan(seeds=0, task="copy"), ValueError, r"seeds must be at least 1, got 0"),
     ("heads that do not divide", lambda: plan(num_heads=7, task="copy"), ValueError, r"d_model must be a multiple of num_heads 7, got"),
-    ("a device nobody has", lambda: plan(device="tpu", task="copy"), ValueError, r"device must be one of 'cpu', 'cuda', got 'tpu'"),
+    ("a device nobody has", lambda: plan(device="tpu", task="copy"), ValueError, r"device must be one of 'cpu', 'cuda', 'mps', got 'tpu'"),
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def compare_command(
     text: list[str] | None = typer.Option(
         None, metavar="PATH", help="A file or folder to learn from. Repeatable. Default: Python's library."
     ),
-    device: str | None = typer.Option(None, help="cpu or cuda."),
+    device: str | None = typer.Option(None, help="cpu, cuda or mps (Apple's GPUs)."),
     out: Path | None = typer.Option(None, help="Folder for records and report. Default: runs/<date-time>."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the comparison in --out."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),

@@ -45,7 +45,7 @@ class RunConfig:
         last_tokens: How many tokens at the end of a sequence `last_loss` averages.
         extensions: Scalings to test a trained RoPE with, untrained: ``"yarn:factor=8"``.
         validate_every, checkpoint_every: In steps.
-        device: ``"cpu"`` or ``"cuda"``.
+        device: ``"cpu"``, ``"cuda"`` or ``"mps"`` (Apple's GPUs).
         dtype: Of matrix products, ``"float32"`` or ``"bfloat16"``; weights are float32.
         compile: Whether the model goes through `torch.compile`.
         deterministic: Whether a GPU must give the same numbers twice, which slows PyTorch's own attention

@@ -30,7 +30,7 @@ def describe(device: str, processes: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": processes,
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "commit": _commit(),
     }
 

@@ -23,7 +23,7 @@ from .model import Transformer, token_losses
 from .tasks import UNASKED, Batch, Language, Problem, Task
 
 # Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
-_TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072}
+_TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072, "mps": 4096}
 
 
 def evaluate(
@@ -102,7 +102,7 @@ def windowed_losses(
     with torch.no_grad(), _autocast(config):
         for window, target in zip(tokens.split(rows), targets.split(rows), strict=True):
             logits = model(window.to(config.device))[:, -1:]
-            losses.append(token_losses(logits, target[:, None].to(config.device)).double().cpu())
+            losses.append(token_losses(logits, target[:, None].to(config.device)).cpu().double())
             tell(sum(map(len, losses)), len(targets))
     return torch.cat(losses).view(len(task.stretches(config)), -1)
 
@@ -137,7 +137,7 @@ def _losses(model: nn.Module, batch: Batch, config: RunConfig) -> tuple[Tensor, 
         for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
             tokens, targets = tokens.to(config.device), targets.to(config.device)
             logits = model(tokens)
-            losses.append(token_losses(logits, targets).double().cpu())
+            losses.append(token_losses(logits, targets).cpu().double())
             right.append((logits.argmax(-1) == targets).cpu())
     return torch.cat(losses), torch.cat(right)
 

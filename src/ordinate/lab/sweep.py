@@ -106,9 +106,12 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
             f"d_model must be a multiple of num_heads {config.num_heads}, got {config.d_model}"
         )
     check_choice("dtype", config.dtype, ("float32", "bfloat16"))
-    check_choice("device", config.device, ("cpu", "cuda"))
-    if config.device == "cuda" and not elsewhere and not torch.cuda.is_available():
-        raise ValueError("device must be one that is there, got 'cuda', which PyTorch does not find")
+    is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    check_choice("device", config.device, is_there)
+    if not elsewhere and not is_there[config.device]:
+        raise ValueError(
+            f"device must be one that is there, got {config.device!r}, which PyTorch does not find"
+        )
     scalings = [name for name, entry in catalog.items() if entry.is_scaling]
     for scaling in config.extensions:
         name = scaling.partition(":")[0].strip().lower()
@@ -146,7 +149,7 @@ def check_memory(sweep: Sweep) -> None:
     """
     config = sweep.configs()[0]
     needed, free = least_training_memory(config), free_memory()
-    if config.device == "cpu" and free is not None and needed > free:
+    if config.device != "cuda" and free is not None and needed > free:
         raise MemoryError(
             f"batch times train_length, d_model and num_layers must fit into memory, got "
             f"{config.batch} × {config.train_length}, {config.d_model} and {config.num_layers}, which need at "

@@ -279,7 +279,7 @@ class _Run:
             memory = torch.cuda.max_memory_allocated()
         else:
             batch = self.task.training_batch(config.seed, 0, config.batch, config.train_length)
-            memory = training_memory(self.model, *batch)
+            memory = training_memory(self.model, *(part.to(config.device) for part in batch))
         operations, moved = added_cost(make_encoding(config.spec, config), config)
         return {
             "parameters": parameters_of(self.model),
