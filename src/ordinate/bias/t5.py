@@ -44,6 +44,21 @@ def t5_buckets(
     return offset + torch.where(distances < exact, distances, shared.clamp(max=num_buckets - 1))
 
 
+def t5_rows(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, tuple[int, ...]]:
+    """The least distance with an entry of its own, and the bucket of each from there to the greatest.
+
+    All greater distances share the last bucket. Numbers of Python, for a compiler cannot look at a tensor's.
+    """
+    with torch.device("cpu"):  # also for a module made on meta
+        past = t5_buckets(
+            torch.arange(max_distance + 1), num_buckets, max_distance, bidirectional
+        ).tolist()
+        hi = past.index(past[-1])
+        lo = -hi if bidirectional else 0
+        rows = t5_buckets(torch.arange(lo, hi + 1), num_buckets, max_distance, bidirectional)
+    return lo, tuple(rows.tolist())
+
+
 @final
 class T5Bias(PositionEncoding):
     """Add one trained number per head and bucket of distances (Raffel et al. 2019, arXiv:1910.10683, 2.1).
@@ -86,11 +101,7 @@ class T5Bias(PositionEncoding):
         if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not
             self.claims = self.claims - {"bucket coverage"}
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
-        with torch.device("cpu"):  # also when the module itself is made on meta
-            past = self.buckets(torch.arange(max_distance + 1)).tolist()
-            self._hi = past.index(past[-1])  # from here on every distance shares the last bucket
-            self._lo = -self._hi if self.bidirectional else 0
-            self._rows = tuple(self.buckets(torch.arange(self._lo, self._hi + 1)).tolist())
+        self._lo, self._rows = t5_rows(num_buckets, max_distance, bidirectional)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

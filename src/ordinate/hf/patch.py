@@ -310,7 +310,7 @@ class _Patching:
 
     def _layers(self, owner: Any, layers: list[nn.Module]) -> None:
         for layer in layers:
-            site = Site(layer, self.patch, owner.config._attn_implementation)
+            site = patch_layers.make_site(layer, self.patch, owner.config._attn_implementation)
             self._add(site)
             if type(layer).__name__ in _FORWARDS:
                 site.replace_forward(_FORWARDS[type(layer).__name__][0])

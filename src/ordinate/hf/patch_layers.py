@@ -7,7 +7,7 @@ Each is called as a method of the live module, so parameters are the model's own
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bias.alibi import alibi_slopes
-from ..bias.t5 import t5_buckets
+from ..bias.t5 import t5_rows
 from ..bias.types import Bias, DistanceBias, LinearBias
 from ..numerics import compute_dtype, constant
 from ..positions import resolve, sequential
 from ..rotate.rope import RoPE
 from .attention_interface import attend, uses_interface
 from .patch_rotary import appliers_of
-from .patch_state import Site, site_of
+from .patch_state import Patch, Site, site_of
 from .visible import Visible
 
 
@@ -50,35 +50,53 @@ def _split(x: Tensor, head_dim: int) -> Tensor:
 # T5 ---------------------------------------------------------------------------------------------
 
 
-class SharedTable:
-    """What the first layer passes to the others instead of T5's matrix of biases: the layer that has the table.
+@dataclass(eq=False)
+class T5Site(Site):
+    """A patched layer of T5.
 
-    Every layer reads the table anew. It is small, and a checkpointed layer then has its gradient to itself.
+    Attributes:
+        lo: The least distance with an entry of its own in the table.
+        rows: The bucket of each distance from there on.
     """
 
-    def __init__(self, owner: nn.Module | None) -> None:
-        self.owner = owner
+    lo: int = 0
+    rows: tuple[int, ...] = ()
 
 
-@functools.lru_cache(maxsize=64)
-def _t5_rows(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, tuple[int, ...]]:
-    """The first distance with a row of its own to look up, and the bucket of each from there on."""
-    past = t5_buckets(torch.arange(max_distance + 1), num_buckets, max_distance, bidirectional).tolist()
-    hi = past.index(past[-1])  # from here on every distance shares the last bucket
-    lo = -hi if bidirectional else 0
-    rows = t5_buckets(torch.arange(lo, hi + 1), num_buckets, max_distance, bidirectional)
-    return lo, tuple(rows.tolist())
+def make_site(layer: Any, patch: Patch, implementation: str) -> Site:
+    """The site of an attention layer; a layer of T5 learns its buckets here, for a compiler cannot."""
+    if getattr(layer, "relative_attention_num_buckets", None) is None:
+        return Site(layer, patch, implementation)
+    buckets, furthest = layer.relative_attention_num_buckets, layer.relative_attention_max_distance
+    lo, rows = t5_rows(buckets, furthest, not layer.is_decoder)
+    return T5Site(layer, patch, implementation, lo=lo, rows=rows)
 
 
-def _t5_bias(owner: Any, q: Tensor, k: Tensor) -> DistanceBias | None:
-    """The bias of a layer's live table, or None for a layer that has none."""
-    if owner is None:
+def _t5_table(self: Any, device: torch.device) -> Tensor | None:
+    """The bias of each distance, ``[heads, distances]``, from a layer's live table; None if it has none.
+
+    The embedding itself is called, as by the model's own code: hooks may bring its weights when it is (FSDP,
+    offload) or add to them (PEFT).
+    """
+    if not self.has_relative_attention_bias:
         return None
-    buckets, far = owner.relative_attention_num_buckets, owner.relative_attention_max_distance
-    lo, rows = _t5_rows(buckets, far, not owner.is_decoder)
-    weight = owner.relative_attention_bias.weight
-    table = weight.to(compute_dtype(q.dtype)).t()[:, constant(rows, torch.int64, weight.device)]
-    return DistanceBias(table, *resolve(q, k, None, None), lo=lo, aligned=True)
+    site = _site(self)
+    assert isinstance(site, T5Site)
+    buckets = self.relative_attention_bias(
+        torch.arange(self.relative_attention_num_buckets, device=device)
+    )
+    # Far distances share a bucket, so their gradients are added up, not in low precision.
+    rows = constant(site.rows, torch.int64, device)
+    return F.embedding(rows, buckets.to(compute_dtype(buckets.dtype))).t()
+
+
+def _t5_bias(self: Any, table: Tensor | None, q: Tensor, k: Tensor) -> DistanceBias | None:
+    if table is None:
+        return None
+    site = _site(self)
+    assert isinstance(site, T5Site)
+    table = table.to(compute_dtype(q.dtype))  # whatever mixed precision made of it on its way
+    return DistanceBias(table, *resolve(q, k, None, None), lo=site.lo, aligned=True)
 
 
 def _t5_states(
@@ -120,17 +138,21 @@ def t5_forward(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """T5, mT5 and their kin: the first layer's table serves all layers of a stack."""
+    """T5, mT5 and their kin: the first layer's table serves all layers of a stack.
+
+    It is passed on as the model's own matrix of biases is, and told from that by its two dimensions.
+    """
     site = _site(self)
-    if isinstance(position_bias, Tensor) or not _is_ours(site, mask):
+    is_matrix = position_bias is not None and position_bias.dim() > 2
+    if is_matrix or not _is_ours(site, mask):
         return site.run_own(
             hidden_states, mask=_own_mask(site, mask), key_value_states=key_value_states,
             position_bias=position_bias, past_key_values=past_key_values, **kwargs,
         )  # fmt: skip
     if position_bias is None:
-        position_bias = SharedTable(self if self.has_relative_attention_bias else None)
+        position_bias = _t5_table(self, hidden_states.device)
     states = _t5_states(self, hidden_states, key_value_states, past_key_values)
-    out = _t5_attend(self, states, _t5_bias(position_bias.owner, *states[:2]), mask)
+    out = _t5_attend(self, states, _t5_bias(self, position_bias, *states[:2]), mask)
     # Attention weights were a third result only on request until T5 joined the attention interface.
     return (out, position_bias, None) if uses_interface(self) else (out, position_bias)
 
@@ -152,8 +174,8 @@ def umt5_forward(
             past_key_values=past_key_values, attention_mask=mask, **kwargs,
         )  # fmt: skip
     states = _t5_states(self, hidden_states, encoder_hidden_states, past_key_values)
-    owner = self if self.has_relative_attention_bias else None
-    return _t5_attend(self, states, _t5_bias(owner, *states[:2]), attention_mask), None
+    bias = _t5_bias(self, _t5_table(self, hidden_states.device), *states[:2])
+    return _t5_attend(self, states, bias, attention_mask), None
 
 
 # ALiBi ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -173,7 +174,8 @@ class Site:
         """The forward the module had before."""
         if self.previous is not None:
             return self.previous
-        return MethodType(type(self.module).forward, self.module)
+        # Not bound anew: compilers do not trace that.
+        return functools.partial(type(self.module).forward, self.module)
 
     def run_own(self, *args: Any, **kwargs: Any) -> Any:
         """Call that forward, with the config naming the implementation it named before."""
