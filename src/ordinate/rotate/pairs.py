@@ -29,7 +29,8 @@ def rotate_pairs(
     layout: Layout,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
-    if somebody_looks_on(x) or cos.requires_grad:
+    # The fast way is made for two kinds of devices: others may lack complex numbers or outputs given as arguments.
+    if somebody_looks_on(x) or cos.requires_grad or x.device.type not in ("cpu", "cuda"):
         return rotate_pairs_reference(x, cos, sin, layout)
     x = x.resolve_neg()
     if not (x.requires_grad and torch.is_grad_enabled()):
