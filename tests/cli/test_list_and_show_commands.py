@@ -160,7 +160,7 @@ MISUSE = [
     (["show", "rope", "--dim", "0"], "--dim must be at least 1, got 0", "ordinate show --help"),
     (["show", "rope", "--dim", "5000"], "--dim must be at most 1024, got 5000", "ordinate show --help"),
     (["show", "rope", "--position", "-1"], "--position must be at least 0, got -1", "ordinate show --help"),
-    (["show", "rope", "--position", "9999999999"], "--position must be at most 2147483648", "ordinate show --help"),
+    (["show", "rope", "--position", "9999999999"], "--position must be at most 536870911", "ordinate show --help"),
     (["show", "alibi", "--heads", "1000"], "--heads must be at most 256, got 1000", "ordinate show --help"),
     (["show", "t5", "--length", "100"], "--length must be at most 64, got 100", "ordinate show --help"),
     (["show", "t5:max_distance=99999999999"], "max_distance of an example must be at most", "ordinate show --help"),

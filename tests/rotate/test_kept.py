@@ -29,9 +29,9 @@ def made(monkeypatch):
     counts: list[int] = []
     at = RoPE._at
 
-    def counted(self, positions, lengths):
+    def counted(self, positions, lengths, **options):
         counts.append(positions.shape[-1])
-        return at(self, positions, lengths)
+        return at(self, positions, lengths, **options)
 
     monkeypatch.setattr(RoPE, "_at", counted)
     return counts

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..angles import angles
 from ..checks import (
     check_bool,
     check_choice,
@@ -56,7 +57,7 @@ class Sinusoidal(PositionEncoding):
         base = check_number("base", base, above=1)
         check_choice("layout", layout, ("interleaved", "half"))
         self.d_model, self.base, self.layout = d_model, float(base), layout
-        offset = check_size("offset", offset, minimum=0, most=2**31)
+        offset = check_size("offset", offset, minimum=0, most=2**29)
         check_bool("endpoint", endpoint)
         self.endpoint, self.offset = endpoint, offset
 
@@ -76,9 +77,9 @@ class Sinusoidal(PositionEncoding):
             raise TypeError(f"positions must be an integer tensor, got {got}")
         return in_float64(positions.device, self._codes, positions)
 
-    def _codes(self, home: torch.device, positions: Tensor) -> Tensor:
-        angles = (positions + self.offset).double()[..., None] * self._inv_freq(home)
-        sines, cosines = angles.sin(), angles.cos()
+    def _codes(self, home: torch.device, positions: Tensor, *, near: bool = False) -> Tensor:
+        radians = angles(positions[..., None], self._inv_freq(home), near=near, offset=self.offset)
+        sines, cosines = radians.sin(), radians.cos()
         if self.layout == "half":
             return torch.cat((sines, cosines), dim=-1)
         return torch.stack((sines, cosines), dim=-1).flatten(-2)
@@ -91,12 +92,15 @@ class Sinusoidal(PositionEncoding):
         batch, seq, width = x.shape
         if width != self.d_model:
             raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        near = positions is None
         if positions is None:
             positions = sequential(seq, device=x.device)[None]
         else:
             positions = as_positions("positions", positions, batch=batch, seq=seq, device=x.device)
         dtype = compute_dtype(x.dtype)
-        codes = in_float64(x.device, lambda home, at: self._codes(home, at).to(dtype), positions)
+        codes = in_float64(
+            x.device, lambda home, at: self._codes(home, at, near=near).to(dtype), positions
+        )
         return (x.to(dtype) + codes).to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..angles import angles
 from ..numerics import in_float64
+from ..positions import as_positions
 from ..rotate.layout import Layout
 from ..rotate.rope import RoPE
 from ..rotate.rotation import Rotation
@@ -61,12 +63,12 @@ class LiveFrequencies:
 
     def at(self, positions: Tensor, lengths: Tensor | None = None) -> Rotation:
         def turned(home: torch.device, positions: Tensor, inv_freq: Tensor) -> Tensor:
-            return positions[..., None].double() * inv_freq.to(home, torch.float64)
+            return angles(positions[..., None], inv_freq.to(home, torch.float64))
 
         inv_freq = self.inv_freq()
         factor = float(getattr(self.module, f"{self.prefix}attention_scaling", 1.0))
-        angles = in_float64(positions.device, turned, positions, inv_freq)
-        return Rotation(angles, factor, "half", 2 * len(inv_freq), positions.device)
+        radians = in_float64(positions.device, turned, positions, inv_freq)
+        return Rotation(radians, factor, "half", 2 * len(inv_freq), positions.device)
 
 
 @dataclass(eq=False)
@@ -97,13 +99,10 @@ class CheckpointFrequencies:
         return in_float64(_CPU, lambda home: self.rope.inv_freq(device=home) * self._rounding)
 
     def at(self, positions: Tensor, lengths: Tensor | None = None) -> Rotation:
-        found = self.rope.at(positions, lengths)
         if self.length_dependent:
-            return found
-        angles = in_float64(
-            positions.device, lambda home, exact: exact * self._rounding.to(home), found.angles
-        )
-        return replace(found, angles=angles)
+            return self.rope.at(positions, lengths)
+        positions = as_positions("positions", positions, axes=self.axes)
+        return self.rope._at(positions, None, rounding=self._rounding)
 
 
 Source = CheckpointFrequencies | LiveFrequencies

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from ..angles import angles
 from ..checks import (
     check_choice,
     check_even,
@@ -154,21 +155,40 @@ class RoPE(PositionEncoding):
         check_lengths(lengths, batch=rows)
         return self._at(positions, self._lengths(lengths, positions, positions))
 
-    def _at(self, positions: Tensor, lengths: Tensor | None) -> Rotation:
-        angles = in_float64(positions.device, self._angles, positions, lengths)
+    def _at(
+        self,
+        positions: Tensor,
+        lengths: Tensor | None,
+        *,
+        near: bool = False,
+        rounding: Tensor | None = None,
+    ) -> Rotation:
+        """The rotation at positions as `as_positions` returns them.
+
+        Args:
+            near: See `angles`.
+            rounding: Of each frequency, as a checkpoint has it: a factor.
+        """
+
+        def turned(home: torch.device, *tensors: Tensor | None) -> Tensor:
+            positions, lengths, rounding = tensors
+            assert positions is not None
+            inv_freq = self.inv_freq(lengths, home)
+            if rounding is not None:
+                inv_freq = inv_freq * rounding
+            return angles(self._of_pairs(positions), inv_freq, near=near)
+
+        radians = in_float64(positions.device, turned, positions, lengths, rounding)
         factor = 1.0 if self.scaling is None else self.scaling.attention_factor
         assert factor is not None
-        return Rotation(angles, factor, self.layout, self.head_dim, positions.device)
+        return Rotation(radians, factor, self.layout, self.head_dim, positions.device)
 
-    def _angles(self, home: torch.device, positions: Tensor, lengths: Tensor | None) -> Tensor:
-        inv_freq = self.inv_freq(lengths, home)
-        if positions.dim() == 3:
-            assert self._axis_of_pair is not None
-            axis = constant(self._axis_of_pair, torch.int64, home)
-            positions = positions[axis].movedim(0, -1)  # [batch, seq, pairs]
-        else:
-            positions = positions[..., None]
-        return positions.double() * inv_freq
+    def _of_pairs(self, positions: Tensor) -> Int[Tensor, "batch seq pairs_or_1"]:
+        if positions.dim() < 3:
+            return positions[..., None]
+        assert self._axis_of_pair is not None
+        axis = constant(self._axis_of_pair, torch.int64, positions.device)
+        return positions[axis].movedim(0, -1)
 
     def _lengths(
         self, lengths: int | Tensor | None, positions: Tensor, keys: Tensor
@@ -179,7 +199,9 @@ class RoPE(PositionEncoding):
         if lengths is None:
             rows = [part.amax(dim=-1) for part in (positions, keys) if part.shape[-1]]  # [axes?, batch]
             rows = [part.amax(dim=0) if part.dim() == 2 else part for part in rows]
-            return torch.maximum(rows[0], rows[-1])[:, None] + 1 if rows else None
+            if not rows:
+                return None
+            return torch.maximum(rows[0], rows[-1]).clamp(max=2**63 - 2)[:, None] + 1
         if not isinstance(lengths, Tensor):
             lengths = torch.tensor(int(lengths), device=positions.device)
         if lengths.dim() < 2:
@@ -203,14 +225,15 @@ class RoPE(PositionEncoding):
     ]:
         queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
         check_lengths(lengths, batch=q.shape[0])
-        if q_positions is None and k_positions is None and type(self.scaling) in _PLAIN_SCALINGS:
+        near = q_positions is None and k_positions is None
+        if near and type(self.scaling) in _PLAIN_SCALINGS:
             q_rotation = self._in_order(queries, k.shape[-2] - q.shape[-2])
             return q_rotation.apply_both(q, k, None if keys is queries else self._in_order(keys, 0))
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
-        q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys))
+        q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys), near=near)
         if keys is queries and q_lengths is k_lengths:
             return q_rotation.apply_both(q, k)
-        k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries))
+        k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries), near=near)
         return q_rotation.apply_both(q, k, k_rotation)
 
     def _in_order(self, positions: Tensor, start: int) -> Rotation:
@@ -218,7 +241,7 @@ class RoPE(PositionEncoding):
         settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
         return kept.rotation(
             settings, start, positions.shape[-1], self.rotary_dim // 2, positions.device,
-            lambda: self._at(positions, None),
+            lambda: self._at(positions, None, near=True),
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -49,7 +49,7 @@ class Example:
 
     def __post_init__(self) -> None:
         check_fields(self, check_positive_int, "position", minimum=0)
-        check_at_most("position", self.position, 2**31)
+        check_at_most("position", self.position, 2**29 - 1)
         for name, most in (("dim", 1024), ("heads", 256), ("length", 64), ("train_length", 2**24)):
             check_fields(self, check_positive_int, name)
             check_at_most(name, getattr(self, name), most)
