@@ -95,3 +95,43 @@ def test_a_rule_nobody_named_is_left_to_their_matrix(config):
     rule = theirs.or_masks(theirs.causal_mask_function, lambda b, h, q, k: k == 0)
     assert _named_rules(rule) is None
     assert Visible({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None
+
+
+LOOKS = {
+    "an index": lambda mask: mask[:, :, :, :5],
+    "a place": lambda mask: mask[0][0][3],
+    "torch.cat": lambda mask: torch.cat([mask, mask], dim=-1),
+    "torch.where": lambda mask: torch.where(mask == 0, 1.0, 2.0),
+    "into another tensor": lambda mask: torch.ones(BATCH, 1, LENGTH, LENGTH).masked_fill(mask != 0, 3.0),
+    "on the right": lambda mask: torch.ones(LENGTH, LENGTH) + mask,
+    "on the left": lambda mask: mask * 2,
+    "a method": lambda mask: mask.expand(-1, 2, -1, -1),
+    "a cast": lambda mask: mask.to(torch.float64),
+    "sizes": lambda mask: torch.tensor([*mask.shape, mask.dim(), mask.ndim, mask.size(-1), len(mask)]),
+}
+
+
+@pytest.mark.parametrize("before", ["sdpa", "eager"])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_model_that_looks_into_a_mask_finds_the_mask(config, look, before):
+    type(config).ordinate_before, plain = before, type(config)  # as `patch` names it in a config
+    try:
+        visible, other = (make(config, "create_causal_mask", {}) for _ in range(2))
+        matrix = other.own(before)
+        assert torch.equal(LOOKS[look](visible), LOOKS[look](matrix))
+        assert (visible.dtype, visible.device) == (matrix.dtype, matrix.device)
+    finally:
+        del plain.ordinate_before
+
+
+def test_what_a_model_writes_into_a_mask_reaches_attention(config):
+    visible = make(config, "create_causal_mask", {})
+    visible[:, :, 5, 2] = False
+    assert visible.terms() is None
+    assert not visible.own("sdpa")[:, :, 5, 2].any()
+
+
+def test_a_mask_that_kernels_would_do_without_is_whole_for_a_model_that_looks(config):
+    visible = make(config, "create_causal_mask", {"attention_mask": None})
+    assert visible.own("sdpa") is None
+    assert torch.equal(visible[0, 0], torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())

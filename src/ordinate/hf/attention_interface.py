@@ -120,7 +120,7 @@ def _terms(
 ) -> dict[str, Any] | None:
     """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
     if isinstance(mask, Visible):
-        return mask.terms()
+        return mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
     if mask is not None or window is not None:
         return None
     # No mask at all: transformers then goes by the module, and a single query sees everything.

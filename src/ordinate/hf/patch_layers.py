@@ -26,9 +26,17 @@ from .patch_state import Patch, Site, site_of
 from .visible import Visible
 
 
-def _is_ours(site: Site, mask: object) -> bool:
-    """Whether a call is one for ordinate: not bypassed, and with a mask it can describe."""
-    return not site.bypassed and isinstance(mask, Visible) and mask.terms() is not None
+def _is_ours(site: Site, mask: object, queries: Tensor, source: Tensor | None = None) -> bool:
+    """Whether a call is one for ordinate: not bypassed, and with a mask of its sizes that it can describe.
+
+    Args:
+        queries: What queries are made from, ``[batch, seq, channels]``.
+        source: What keys are made from, where that is known before there are any: in cross-attention.
+    """
+    if site.bypassed or not isinstance(mask, Visible):
+        return False
+    keys = mask.shape[-1] if source is None else source.shape[1]
+    return mask.fits(queries.shape[1], keys) and mask.terms() is not None
 
 
 def _own_mask(site: Site, mask: Any) -> Any:
@@ -144,7 +152,7 @@ def t5_forward(
     """
     site = _site(self)
     is_matrix = position_bias is not None and position_bias.dim() > 2
-    if is_matrix or not _is_ours(site, mask):
+    if is_matrix or not _is_ours(site, mask, hidden_states, key_value_states):
         return site.run_own(
             hidden_states, mask=_own_mask(site, mask), key_value_states=key_value_states,
             position_bias=position_bias, past_key_values=past_key_values, **kwargs,
@@ -167,7 +175,7 @@ def umt5_forward(
 ) -> tuple[Any, ...]:
     """UMT5: every layer has a table of its own."""
     site = _site(self)
-    if not _is_ours(site, attention_mask):
+    if not _is_ours(site, attention_mask, hidden_states, encoder_hidden_states):
         mask = _own_mask(site, attention_mask)
         return site.run_own(
             hidden_states, encoder_hidden_states=encoder_hidden_states,
@@ -204,7 +212,7 @@ def bloom_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """BLOOM: ALiBi, the residual added here."""
     site = _site(self)
-    if not _is_ours(site, attention_mask):
+    if not _is_ours(site, attention_mask, hidden_states):
         mask = _own_mask(site, attention_mask)
         return site.run_own(
             hidden_states, residual, alibi, mask, layer_past=layer_past,
@@ -234,7 +242,7 @@ def mpt_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """MPT: ALiBi, by index whatever is padded."""
     site = _site(self)
-    if not _is_ours(site, attention_mask):
+    if not _is_ours(site, attention_mask, hidden_states):
         mask = _own_mask(site, attention_mask)
         mask = None if mask is None else mask.to(torch.bool)
         return site.run_own(
@@ -272,7 +280,7 @@ def falcon_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Falcon: ALiBi multiplied by the softmax scale like the logits, or RoPE."""
     site = _site(self)
-    if not _is_ours(site, attention_mask):
+    if not _is_ours(site, attention_mask, hidden_states):
         if alibi is not None and isinstance(attention_mask, Visible):
             raise NotImplementedError(
                 "attention_mask must be causal, with padding at most, for Falcon's ALiBi, got another kind"
@@ -322,7 +330,7 @@ def gptj_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """GPT-J: RoPE, by ordinate instead of the model's table of sines and cosines."""
     site = _site(self)
-    if not _is_ours(site, attention_mask):
+    if not _is_ours(site, attention_mask, hidden_states):
         mask = _own_mask(site, attention_mask)
         return site.run_own(
             hidden_states, layer_past=layer_past, attention_mask=mask, position_ids=position_ids,

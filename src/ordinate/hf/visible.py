@@ -8,6 +8,7 @@ named ones, and in any case the very mask that another implementation would have
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -26,35 +27,111 @@ def make_visible(**arguments: Any) -> Visible:
 class Visible:
     """Who sees whom in one call of a model: the arguments of a mask function of transformers.
 
-    It stands where models expect a mask and pass it on; the little they ask of it on the way
-    (a dtype, a device, a rank) it answers.
+    It stands where models expect a mask and pass it on. A model that looks into it finds the mask: whatever a
+    tensor can do is done by the matrix that the model's own implementation would have got, and from then on
+    attention gets that matrix too.
     """
-
-    ndim = 2  # a model that finds a mask of 4 dimensions would write its bias into it
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
         self._own: dict[str, Tensor | None] = {}
+        self._cast: torch.dtype | None = None
+        self._matrix: Tensor | None = None
         self._terms: dict[str, Any] | None = None
         self._whole: bool | None = None
         self._holes: bool | None = None
 
+    # What models ask of a mask on its way, which needs no matrix
+
+    @property
+    def shape(self) -> torch.Size:
+        named = self.arguments
+        return torch.Size((named["batch_size"], 1, named["q_length"], named["kv_length"]))
+
+    @property
+    def ndim(self) -> int:
+        # Falcon would write its ALiBi into a mask of 4 dimensions.
+        return 2 if getattr(self.arguments.get("config"), "alibi", False) else 4
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.arguments.get("device", "cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self._cast is not None:
+            return self._cast
+        eager = self._implementation == "eager"
+        return self.arguments.get("dtype", torch.float32) if eager else torch.bool
+
+    def dim(self) -> int:
+        return self.ndim
+
     def to(self, *args: Any, **kwargs: Any) -> Visible:
+        asked = (*args, *kwargs.values())
+        dtype = next((x for x in asked if isinstance(x, torch.dtype)), self.dtype)
+        if dtype == self.dtype:
+            return self
+        cast = copy.copy(self)  # MPT casts its masks on their way
+        cast._cast, cast._own = dtype, {}
+        cast._matrix = None if self._matrix is None else self._matrix.to(dtype)
+        return cast
+
+    def contiguous(self, **kwargs: Any) -> Visible:
         return self
 
-    contiguous = to
+    # What only a matrix can answer
+
+    @property
+    def _implementation(self) -> str:
+        """The attention implementation that the model had before."""
+        return getattr(self.arguments.get("config"), "ordinate_before", "sdpa")
+
+    def matrix(self) -> Tensor:
+        """The mask that it stands for, ``[batch, 1, queries, keys]``."""
+        if self._matrix is None:
+            from transformers.masking_utils import sdpa_mask
+
+            found = self.own(self._implementation)
+            if found is None or found.dim() != 4:  # their kernels need no mask for this rule
+                shown = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+                found = sdpa_mask(**(self.arguments | shown))
+            self._matrix = found.to(self.dtype)
+        return self._matrix
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.matrix(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return function(*_matrices(args), **_matrices(kwargs or {}))
+
+    __hash__ = object.__hash__
+
+    def fits(self, queries: int, keys: int) -> bool:
+        """Whether it speaks of this many queries and keys; a matrix of other sizes would be broadcast."""
+        return bool(self.arguments["q_length"] == queries and self.arguments["kv_length"] == keys)
 
     def own(self, implementation: str) -> Tensor | None:
         """The mask that another implementation gets for the same arguments."""
+        if self._matrix is not None and implementation == self._implementation:
+            return self._matrix
         if implementation not in self._own:
             from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
             make = ALL_MASK_ATTENTION_FUNCTIONS[implementation]
-            self._own[implementation] = make(**self.arguments)
+            found = make(**self.arguments)
+            self._own[implementation] = found if found is None else found.to(self._cast or found.dtype)
         return self._own[implementation]
 
     def terms(self) -> dict[str, Any] | None:
         """The mask as arguments of `ordinate.attention`; None where it is no such mask."""
+        if self._matrix is not None:  # a model has looked into it, and may have written
+            return None
         if self._terms is None:
             self._terms = self._find_terms()
         return self._terms or None
@@ -132,6 +209,45 @@ class Visible:
             return value[:, queries], value[:, keys]
         left, size = value["left_padding"].reshape(-1, 1), value["chunk_size"]
         return tuple(torch.div(i[None] - left, size, rounding_mode="floor") for i in (queries, keys))  # type: ignore[return-value]
+
+
+def _matrices(given: Any) -> Any:
+    """Arguments of a function of PyTorch, with the mask itself in the place of what stands for it."""
+    if isinstance(given, Visible):
+        return given.matrix()
+    if isinstance(given, dict):
+        return {name: _matrices(part) for name, part in given.items()}
+    return type(given)(map(_matrices, given)) if type(given) in (tuple, list) else given
+
+
+def _asked_of_the_matrix(name: str) -> Callable[..., Any]:
+    def method(self: Visible, *args: Any) -> Any:
+        return getattr(self.matrix(), name)(*_matrices(args))
+
+    return method
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OPERATORS = [f"{side}{name}" for name in _BINARY for side in ("", "r", "i")]
+_OPERATORS += [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "neg",
+    "abs",
+    "invert",
+    "bool",
+    "len",
+    "iter",
+    "contains",
+]
+_OPERATORS += ["getitem", "setitem"]
+for _name in _OPERATORS:  # Python looks these up in the class, past __getattr__
+    if hasattr(Tensor, f"__{_name}__"):
+        setattr(Visible, f"__{_name}__", _asked_of_the_matrix(f"__{_name}__"))
 
 
 def _named_rules(function: Callable) -> list[tuple[str, Any]] | None:
