@@ -30,6 +30,7 @@ def operator_arguments(bias: str, mask: str, *, softcap=None, dropout_p=0.0, req
         leaves["k"],
         leaves["v"],
         [] if built is None else built.tensors(),
+        [] if built is None else built.integers(),
         "" if built is None else built.spec(),
         masks,
         given.get("causal", False),

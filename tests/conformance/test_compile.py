@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 import ordinate
+from ordinate.attention import fused
 
 from .cases import Case, cases
 
@@ -48,6 +49,65 @@ def test_seven_lengths_need_at_most_two_compiles(case: Case):
         for ours, eager in zip(compiled(*inputs), forward(*inputs), strict=True):
             torch.testing.assert_close(ours, eager)
     assert counter.frame_count <= 2
+
+
+def _every_distance(q, k):
+    """A table with an entry for every pair: where it starts follows from a length."""
+    queries, keys = ordinate.positions.resolve(q, k, None, None)
+    table = torch.arange(q.shape[2] + k.shape[2] - 1).cos().expand(q.shape[1], -1)
+    return ordinate.DistanceBias(table, queries, keys, lo=1 - q.shape[2], aligned=True)
+
+
+_MASKED = {"causal": True, "window": 3}
+
+
+@pytest.mark.parametrize(
+    ("impl", "options"),
+    [
+        *((impl, {"causal": True}) for impl in ("auto", "chunked", "reference")),
+        *((impl, {"bias": _every_distance, **_MASKED}) for impl in ("auto", "chunked", "reference")),
+        ("auto", {"encoding": ordinate.T5Bias(2), "softcap": 3.0, **_MASKED}),
+        ("auto", {"encoding": ordinate.Shaw(8, 3, values=True), **_MASKED}),
+        ("sdpa", {}),
+    ],
+    ids=["plain-auto", "plain-chunked", "plain-reference", "table-auto", "table-chunked", "table-reference",
+         "t5-auto", "shaw-auto", "full-sdpa"],
+)  # fmt: skip
+def test_pairs_of_unequal_lengths_need_no_more_compiles_than_lengths(impl, options):
+    """What an implementation says against a call, and what a bias is made of, must read no length into text."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+
+    def attend(q, k, v):
+        given = {**options, "bias": options["bias"](q, k)} if "bias" in options else options
+        return ordinate.attention(q, k, v, **given, impl=impl)
+
+    compiled = torch.compile(attend, backend=counter, fullgraph=True)
+    for q_len, k_len in ((3, 9), (5, 12), (2, 20), (7, 31)):
+        inputs = [torch.randn(2, 2, length, 8) for length in (q_len, k_len, k_len)]
+        torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    assert counter.frame_count <= 2
+
+
+def test_a_length_beyond_a_kernels_reach_is_no_constant_of_a_graph(monkeypatch):
+    """The fused kernels' bounds, as if there were a GPU and no call were within them."""
+    monkeypatch.setattr(fused, "reason_against", lambda device: None)
+    monkeypatch.setattr(fused, "_MAX_TILES", 0)
+    monkeypatch.setattr(fused, "_MAX_ROW", 0)
+    monkeypatch.setattr(fused, "_MAX_WIDENED_ROW", 0)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+
+    def attend(q, k, v):
+        bias = _every_distance(q, k)
+        rows = ordinate.RowBias(q, q[0, :1], bias.q_positions, bias.k_positions, lo=-1)
+        return ordinate.attention(q, k, v, bias=ordinate.SumBias((bias, rows)))
+
+    compiled = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True)
+    for q_len, k_len in ((3, 9), (5, 12), (2, 20)):
+        inputs = [torch.randn(2, 2, length, 8) for length in (q_len, k_len, k_len)]
+        torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    assert counter.frame_count == 1
 
 
 @cases(only=lambda case: case.id in REPRESENTATIVE)

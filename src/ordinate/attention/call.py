@@ -43,6 +43,14 @@ class Call:
 Result = tuple[Tensor, Tensor]  # output [batch, heads, q, v_dim], logsumexp [batch, heads, q]
 
 
+def in_words(number: float) -> str:
+    """A number of a call, for a sentence that says why an implementation cannot do it.
+
+    A compiler makes text of a symbol by making it a constant: there would be a graph for every length.
+    """
+    return "so many" if torch.compiler.is_compiling() else f"{number}"
+
+
 def scaled_dense(bias: Bias, scale: float, dtype: torch.dtype) -> Tensor:
     """One summand's matrix as it enters the logits."""
     dense = bias.dense().to(dtype)

@@ -46,6 +46,7 @@ def run(call: Call) -> Result:
         call.k,
         call.v,
         [] if call.bias is None else call.bias.tensors(),
+        [] if call.bias is None else call.bias.integers(),
         "" if call.bias is None else call.bias.spec(),
         [mask.q_index, mask.k_index, mask.q_segments, mask.k_segments, mask.key_padding],
         mask.causal,
@@ -138,6 +139,7 @@ def _work(
     k: Tensor,
     v: Tensor,
     bias: list[Tensor],
+    bias_integers: list[int],
     bias_spec: str,
     mask: list[Tensor | None],
     causal: bool,
@@ -149,14 +151,14 @@ def _work(
     seed: Tensor | None,
 ) -> _Work:
     description = Mask(q.shape[2], k.shape[2], offset, causal, window, *mask)
-    rebuilt = Bias.rebuild(bias, bias_spec) if bias_spec else None
+    rebuilt = Bias.rebuild(bias, bias_integers, bias_spec) if bias_spec else None
     return _Work(q, k, v, rebuilt, description, scale, softcap, dropout_p, seed)
 
 
 # Written out, for torch cannot read the annotations of a function whose shapes are being checked.
 _ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor[] bias, str bias_spec, Tensor?[] mask, bool causal, "
-    "SymInt? window, SymInt offset, float scale, float? softcap, float dropout_p, Tensor? seed"
+    "Tensor q, Tensor k, Tensor v, Tensor[] bias, SymInt[] bias_integers, str bias_spec, Tensor?[] mask, "
+    "bool causal, SymInt? window, SymInt offset, float scale, float? softcap, float dropout_p, Tensor? seed"
 )
 
 
@@ -168,6 +170,7 @@ def _forward(
     k: Tensor,
     v: Tensor,
     bias: list[Tensor],
+    bias_integers: list[int],
     bias_spec: str,
     mask: list[Tensor | None],
     causal: bool,
@@ -178,7 +181,9 @@ def _forward(
     dropout_p: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    work = _work(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed)  # fmt: skip
+    work = _work(
+        q, k, v, bias, bias_integers, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed
+    )  # fmt: skip
     out = q.new_zeros(*q.shape[:3], v.shape[-1])
     lse = q.new_full(q.shape[:3], -math.inf, dtype=work.dtype)
     with without_autocast(q.device):
@@ -223,7 +228,7 @@ def _finite(lse: Tensor) -> Tensor:
 
 
 @_forward.register_fake
-def _(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed):
+def _(q, k, v, *_):
     out = q.new_empty(*q.shape[:3], v.shape[-1])
     return out, q.new_empty(q.shape[:3], dtype=compute_dtype(q.dtype))
 
@@ -243,6 +248,7 @@ def _backward(
     k: Tensor,
     v: Tensor,
     bias: list[Tensor],
+    bias_integers: list[int],
     bias_spec: str,
     mask: list[Tensor | None],
     causal: bool,
@@ -254,7 +260,9 @@ def _backward(
     seed: Tensor | None,
     bias_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    work = _work(q, k, v, bias, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed)  # fmt: skip
+    work = _work(
+        q, k, v, bias, bias_integers, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed
+    )  # fmt: skip
     dtype = work.dtype
     with without_autocast(q.device):
         # The softmax's own term: what each row's weights have in common with its output's gradient.
@@ -368,7 +376,8 @@ def _gather_bias_grads(
     for part in work.parts:
         count = len(part.tensors())
         # A block of the gradients themselves: views of what is cut, the whole of what is not.
-        into = Bias.rebuild(bias_grads[start : start + count], part.spec()).block(q, k).tensors()
+        rebuilt = Bias.rebuild(bias_grads[start : start + count], part.integers(), part.spec())
+        into = rebuilt.block(q, k).tensors()
         scaled = grad_logits * work.scale if part.scaled else grad_logits
         for total, share in zip(into, part.block(q, k).pullback(scaled), strict=True):
             if share is not None:
@@ -388,24 +397,25 @@ def _(grad, grad_lse, out, lse, q, k, v, bias, *_):
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, bias, bias_spec, mask, *settings, seed = inputs
+    q, k, v, bias, bias_integers, bias_spec, mask, *settings, seed = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, out, lse, seed, *mask, *bias)
-    ctx.bias_spec, ctx.settings = bias_spec, settings
+    ctx.bias_integers, ctx.bias_spec, ctx.settings = bias_integers, bias_spec, settings
     ctx.set_materialize_grads(False)
 
 
 def _autograd(ctx, grad, grad_lse):
     q, k, v, out, lse, seed, *rest = ctx.saved_tensors
     mask, bias = rest[:5], rest[5:]
-    nothing = (None,) * 8
+    # To PyTorch an empty list is a list of tensors, which has a list of gradients.
+    nothing: tuple = (None if ctx.bias_integers else [], *(None,) * 8)
     if grad is None and grad_lse is None:
         return None, None, None, [None] * len(bias), *nothing, None
     needs = ctx.needs_input_grad[3]
     bias_needs_grad = any(needs) if isinstance(needs, (list, tuple)) else bool(needs)
     grad_q, grad_k, grad_v, floats = torch.ops.ordinate.chunked_backward(
         torch.zeros_like(out) if grad is None else grad,
-        grad_lse, out, lse, q, k, v, bias, ctx.bias_spec, mask, *ctx.settings, seed,
+        grad_lse, out, lse, q, k, v, bias, ctx.bias_integers, ctx.bias_spec, mask, *ctx.settings, seed,
         bias_needs_grad,
     )  # fmt: skip
     supply = iter(floats)

@@ -18,7 +18,7 @@ from ..bias.add import same_positions
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from ..gpu import reason_against, reason_without_triton
 from ..numerics import pushes_forward
-from .call import Call, Result
+from .call import Call, Result, in_words
 from .mask import Mask
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -45,12 +45,13 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append(
             f"its kernels take float16, bfloat16 and float32, not {q.dtype}".replace("torch.", "")
         )
-    if max(q.shape[-1], v.shape[-1]) > _MAX_HEAD_DIM:
-        reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {max(q.shape[-1], v.shape[-1])}")
-    wide = q.dtype == torch.float32 and max(q.shape[-1], v.shape[-1]) > 128
+    width = max(q.shape[-1], v.shape[-1])
+    if width > _MAX_HEAD_DIM:
+        reasons.append(f"head_dim is at most {_MAX_HEAD_DIM}, not {in_words(width)}")
+    wide = q.dtype == torch.float32 and width > 128
     most, length = _MAX_TILES * (16 if wide else 32), max(call.mask.q_len, call.mask.k_len)
     if length > most:
-        reasons.append(f"lengths are at most {most}, not {length}")
+        reasons.append(f"lengths are at most {most}, not {in_words(length)}")
     if call.has_value_term:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)
@@ -74,15 +75,15 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         reasons.append("the parts of a sum must share their position tensors")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
-    longest = max([part.table.shape[1] for part in rows], default=0)
+    longest = max([0, *[part.table.shape[1] for part in rows]])  # a compiler knows no `default`
     if longest > _MAX_ROW:
-        reasons.append(f"rows have at most {_MAX_ROW} distances, not {longest}")
+        reasons.append(f"rows have at most {_MAX_ROW} distances, not {in_words(longest)}")
     if rows:
         lo, hi = _ends(tables)
         widened = any((part.lo, part.hi) != (lo, hi) for part in rows)
         if widened and hi - lo >= _MAX_WIDENED_ROW:
             reasons.append(
-                f"rows would have to be as long as the longest table of the sum, {hi - lo + 1}"
+                f"rows would have to be as long as the longest table of the sum, {in_words(hi - lo + 1)}"
             )
     return reasons
 

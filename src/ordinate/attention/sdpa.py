@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import compute_dtype, pushes_forward
-from .call import Call
+from .call import Call, in_words
 
 
 def unsupported_reasons(call: Call) -> list[str]:
@@ -26,10 +26,13 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append("segments would have to be a dense mask")
     if mask.causal and not _causal_without_mask(call):
         reasons.append(
-            f"a causal mask with {mask.q_len} queries and {mask.k_len} keys would have to be dense"
+            f"a causal mask with {in_words(mask.q_len)} queries and {in_words(mask.k_len)} keys "
+            "would have to be dense"
         )
     if mask.causal and call.scale <= 0:
-        reasons.append(f"its causal kernels give NaN for a scale that is not positive, {call.scale:g}")
+        reasons.append(
+            f"its causal kernels give NaN for a scale that is not positive, {in_words(call.scale)}"
+        )
     if mask.causal and mask.key_padding is not None:
         reasons.append("key_padding_mask along with a causal mask would have to be dense")
     return reasons

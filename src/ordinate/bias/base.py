@@ -78,26 +78,34 @@ class Bias:
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return [value for value in values if isinstance(value, Tensor)]
 
+    def integers(self) -> list[int]:
+        """The fields that are whole numbers, in order: where a table starts may follow from a length, which is a
+        symbol to a compiler and has no text."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return [value for value in values if _is_integer(value)]
+
     def spec(self) -> str:
-        """Everything that is not a tensor, as one line of text: how custom operators carry a bias."""
+        """All other fields, as one line of text: how custom operators carry a bias."""
         settings = [self._name]
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            settings.append(f"{field.name}={'tensor' if isinstance(value, Tensor) else repr(value)}")
+            kind = "tensor" if isinstance(value, Tensor) else "integer" if _is_integer(value) else None
+            settings.append(f"{field.name}={kind or repr(value)}")
         return ";".join(settings)
 
     @staticmethod
-    def rebuild(tensors: Sequence[Tensor], spec: str) -> Bias:
-        """The inverse of `tensors` and `spec`; a sum has one line for each part."""
+    def rebuild(tensors: Sequence[Tensor], integers: Sequence[int], spec: str) -> Bias:
+        """The inverse of `tensors`, `integers` and `spec`; a sum has one line for each part."""
         from .types import SumBias
 
-        supply, parts = iter(tensors), []
+        supply = {"tensor": iter(tensors), "integer": iter(integers)}
+        parts = []
         for line in spec.splitlines():
             name, *settings = line.split(";")
             values = {}
             for setting in settings:
                 field, text = setting.split("=", 1)
-                values[field] = next(supply) if text == "tensor" else ast.literal_eval(text)
+                values[field] = next(supply[text]) if text in supply else ast.literal_eval(text)
             parts.append(Bias._registry[name](**values))
         return parts[0] if len(parts) == 1 else SumBias(tuple(parts))
 
@@ -149,6 +157,10 @@ class PairBias(Bias):
     def shape(self) -> tuple[int, int | None, int]:
         batch = max(self.q_positions.shape[0], self.k_positions.shape[0])
         return batch, self.q_positions.shape[1], self.k_positions.shape[1]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

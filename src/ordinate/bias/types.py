@@ -352,6 +352,9 @@ class SumBias(Bias):
     def tensors(self) -> list[Tensor]:
         return [tensor for part in self.parts for tensor in part.tensors()]
 
+    def integers(self) -> list[int]:
+        return [integer for part in self.parts for integer in part.integers()]
+
     def spec(self) -> str:
         return "\n".join([part.spec() for part in self.parts])
 
