@@ -20,6 +20,7 @@ from .bias.types import KeyBias as KeyBias
 from .bias.types import LinearBias as LinearBias
 from .bias.types import RowBias as RowBias
 from .bias.types import SumBias as SumBias
+from .caches import clear_caches as clear_caches
 from .catalog import Entry as Entry
 from .catalog import catalog as catalog
 from .catalog import create as create

@@ -11,9 +11,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from .caches import cleared_by
+
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
+# The oldest first. Its bytes are those of the tensors; the numbers themselves are held by encodings as well.
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
+_LIMIT_BYTES = 2**26
+cleared_by(_constants.clear)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -92,7 +97,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
     Encodings keep their constants as Python numbers, not as buffers: there is nothing for
     ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
-    The cache saves the copy to the device and cannot go stale, for its key is the content.
+    The cache saves the copy to the device and cannot go stale, for its key is the content; it holds at most 64 MiB.
     """
     if is_watched():
         return torch.tensor(values, dtype=dtype, device=device)
@@ -101,5 +106,18 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     if found is None:
         # A tensor born in inference mode could never take part in autograd later.
         with torch.inference_mode(False):
-            found = _constants[key] = torch.tensor(values, dtype=dtype, device=device)
+            found = torch.tensor(values, dtype=dtype, device=device)
+        if found.nbytes <= _LIMIT_BYTES:
+            _constants[key] = found
+            _forget_the_oldest()
     return found
+
+
+def _forget_the_oldest() -> None:
+    held = [(key, x.nbytes) for key, x in list(_constants.items())]
+    excess = sum(size for _, size in held) - _LIMIT_BYTES
+    for key, size in held:
+        if excess <= 0:
+            break
+        _constants.pop(key, None)
+        excess -= size

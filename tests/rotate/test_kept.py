@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import gc
+import os
+import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,7 +48,8 @@ def _q_k(q_len=256, k_len=256, dim=16):
 
 def test_layers_that_turn_alike_share_one_rotation(made):
     q, k = _q_k()
-    for encoding in (RoPE(16), RoPE(16), RoPE(16, sections=(2, 3, 3))):
+    encodings = RoPE(16), RoPE(16), RoPE(16, sections=(2, 3, 3))
+    for encoding in encodings:
         turned = encoding.rotate(q, k)
         for x, result in zip((q, k), turned, strict=True):
             expected = encoding.at(torch.arange(256)).apply(x)
@@ -61,7 +67,8 @@ def test_layers_that_turn_alike_share_one_rotation(made):
 )  # fmt: skip
 def test_an_encoding_that_differs_has_a_rotation_of_its_own(other):
     q, k = _q_k(512, 512)
-    RoPE(16).rotate(q, k)
+    rope = RoPE(16)
+    rope.rotate(q, k)
     for x, result in zip((q, k), other.rotate(q, k), strict=True):
         torch.testing.assert_close(result, other.at(torch.arange(512)).apply(x), rtol=0, atol=0)
 
@@ -77,19 +84,21 @@ def test_a_setting_changed_afterwards_is_seen():
 
 def test_queries_at_the_end_of_the_keys_stand_there():
     q, k = _q_k(256, 700)
-    RoPE(16).rotate(*_q_k())  # the same number of queries, elsewhere
-    q_turned, k_turned = RoPE(16).rotate(q, k)
     rope = RoPE(16)
+    rope.rotate(*_q_k())  # the same number of queries, elsewhere
+    q_turned, k_turned = rope.rotate(q, k)
     torch.testing.assert_close(q_turned, rope.at(torch.arange(444, 700)).apply(q), rtol=0, atol=0)
     torch.testing.assert_close(k_turned, rope.at(torch.arange(700)).apply(k), rtol=0, atol=0)
 
 
 def test_what_was_kept_in_inference_serves_training():
     q, k = _q_k()
+    rope = RoPE(16)
     with torch.inference_mode():
-        RoPE(16).rotate(q, k)
+        rope.rotate(*_q_k(300, 300))
+        rope.rotate(q, k)
     q.requires_grad_()
-    RoPE(16).rotate(q, k)[0].sum().backward()
+    rope.rotate(q, k)[0].sum().backward()
     assert q.grad is not None
 
 
@@ -117,29 +126,87 @@ def test_a_scaling_that_looks_at_lengths_or_may_change_is_not_kept():
 
 
 def test_tokens_one_at_a_time_are_not_kept():
+    rope = RoPE(16)
     for length in range(300, 310):
-        RoPE(16).rotate(*_q_k(1, length))
-    assert len(kept._kept) == 10  # of the keys; of the queries none
-    assert all(rotation.angles.shape[1] >= 300 for rotation in kept._kept.values())
+        rope.rotate(*_q_k(1, length))
+    assert _lengths() == [309]  # of the keys; of the queries none
+
+
+def _lengths() -> list[int]:
+    return [entry.rotation.angles.shape[1] for entry in kept._kept.values()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_longest_serves_all_lengths_with_the_bits_of_each(dtype, made):
+    rope, other = RoPE(16), RoPE(16)
+    lengths = (700, 699, 513, 260, 257, 256, 300, 800, 300)
+    turned = []
+    for length in lengths:
+        q, k = (x.to(dtype) for x in _q_k(length, length))
+        for encoding in (rope, other):
+            turned.append((q, encoding.rotate(q, k)[0]))
+    assert made == [700, 800]
+    assert _lengths() == [800]
+    for x, result in turned:
+        _equal(result, rope.at(torch.arange(x.shape[2])).apply(x))
+    (entry,) = kept._kept.values()
+    whole, part = (rotation.cos_sin(torch.float32) for rotation in (entry.rotation, entry.first(300)))
+    for a, b in zip(
+        whole, part, strict=True
+    ):  # a view from the same start: aligned as the whole is, and contiguous
+        assert a.data_ptr() == b.data_ptr()
+        assert b.is_contiguous()
+
+
+def test_what_no_living_encoding_uses_is_let_go():
+    layers = [RoPE(16), RoPE(16), RoPE(16, base=500.0)]
+    for layer in (*layers, copy.deepcopy(layers[0]), pickle.loads(pickle.dumps(layers[0]))):
+        layer.rotate(*_q_k())
+        layer.rotate(*_q_k(256, 600))
+    del layer
+    assert len(kept._kept) == 4
+    del layers[0]
+    assert len(kept._kept) == 4
+    del layers[0]
+    assert [key[0][0] for key in kept._kept] == [500.0] * 2
+    memory = [weakref.ref(entry.rotation.angles) for entry in kept._kept.values()]
+    layers.clear()
+    gc.collect()
+    assert not kept._kept
+    assert [ref() for ref in memory] == [None, None]
+
+
+def test_what_a_backward_pass_needs_outlives_its_encoding():
+    q, k = _q_k()
+    q.requires_grad_()
+    turned = RoPE(16).rotate(q, k)[0]
+    assert not kept._kept
+    turned.sum().backward()
+    expected = RoPE(16).at(torch.arange(256)).apply(turned.new_ones(turned.shape))
+    back = RoPE(16).at(-torch.arange(256)).apply(turned.new_ones(turned.shape))
+    assert not torch.equal(q.grad, expected)
+    _equal(q.grad, back)
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(kept, "LIMIT_BYTES", 3 * 420 * 8 * 32)
-    for length in range(400, 420):
-        q, k = _q_k(length, length)
-        RoPE(16).rotate(q, k)
-        RoPE(16).rotate(q.double(), k.double())  # has tables of its own
+    ropes = {base: RoPE(16, base=base) for base in range(400, 421)}
+    for rope in list(ropes.values())[:-1]:
+        q, k = _q_k(420, 420)
+        rope.rotate(q, k)
+        rope.rotate(q.double(), k.double())  # has tables of its own
         held = [
             r.angles.nbytes + sum(t.nbytes for pair in r._tables.values() for t in pair)
-            for r in kept._kept.values()
+            for r in (entry.rotation for entry in kept._kept.values())
         ]
         assert sum(held) <= kept.LIMIT_BYTES
-    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [417, 418, 419]
-    RoPE(16).rotate(*_q_k(417, 417))  # used again, so no longer the oldest
-    RoPE(16).rotate(*_q_k(420, 420))
-    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [419, 417, 420]
-    RoPE(16).rotate(*_q_k(5000, 5000))  # too long for the limit
-    assert [rotation.angles.shape[1] for rotation in kept._kept.values()] == [419, 417, 420]
+    assert [key[0][0] for key in kept._kept] == [417, 418, 419]
+    ropes[417].rotate(*_q_k(300, 300))  # used again, so no longer the oldest
+    ropes[420].rotate(*_q_k(420, 420))
+    assert [key[0][0] for key in kept._kept] == [419, 417, 420]
+    ropes[419].rotate(*_q_k(5000, 5000))  # too long for the limit
+    assert [key[0][0] for key in kept._kept] == [417, 420, 419]
+    assert _lengths() == [420] * 3
 
 
 @pytest.mark.plain
@@ -188,6 +255,7 @@ def test_what_was_kept_stays_out_of_traces_and_what_they_make_is_not_kept():
     torch.testing.assert_close(torch.func.functionalize(rope.rotate)(q, k)[0], expected)
     assert not kept._kept
     _equal(rope.rotate(q, k)[0], expected)
+    assert kept._kept
     torch.func.functionalize(rope.rotate)(q, k)
     q.requires_grad_()
     rope.rotate(q, k)[0].sum().backward()
@@ -198,16 +266,38 @@ def _equal(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-def test_threads_that_come_at_once_get_what_is_right(monkeypatch):
-    monkeypatch.setattr(kept, "LIMIT_BYTES", 2 * 300 * 8 * 32)
+@pytest.mark.parametrize("limit", [2 * 300 * 8 * 32, kept.LIMIT_BYTES])
+def test_threads_that_come_at_once_get_what_is_right(monkeypatch, limit):
+    monkeypatch.setattr(kept, "LIMIT_BYTES", limit)
     lengths = range(260, 300)
     inputs = {length: _q_k(length, length) for length in lengths}
     expected = {length: RoPE(16).at(torch.arange(length)).apply(inputs[length][0]) for length in lengths}
+    lasting = RoPE(16)
+
+    def turn(length):
+        rope = lasting if length % 2 else RoPE(16)  # encodings come and go
+        return rope.rotate(*inputs[length])[0]
+
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
-            found = pool.map(lambda length: RoPE(16).rotate(*inputs[length])[0], lengths)
-            for length, turned in zip(lengths, found, strict=True):
+            for length, turned in zip(lengths, pool.map(turn, lengths), strict=True):
                 _equal(turned, expected[length])
+    del lasting
+    assert not kept._kept
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_finds_and_adds():
+    rope = RoPE(16)
+    rope.rotate(*_q_k())
+    child = os.fork()
+    if not child:
+        found = (
+            rope.rotate(*_q_k())[0].isfinite().all() and rope.rotate(*_q_k(300, 300))[0].isfinite().all()
+        )
+        os._exit(0 if found and _lengths() == [300] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert _lengths() == [256]
 
 
 def test_a_captured_graph_computes_its_own(monkeypatch):
@@ -248,12 +338,14 @@ def test_of_a_scaling_of_ones_own_nothing_is_kept(own):
 
 
 def test_scalings_of_ours_are_kept():
-    for ours in (
+    rules = (
         Linear(2),
         scaling.NTK(2),
         scaling.YaRN(2, 64),
         scaling.Llama3(2, 1, 4, 64),
         scaling.Proportional(0.5),
-    ):
-        RoPE(16, scaling=ours).rotate(*_q_k())
+    )
+    ropes = [RoPE(16, scaling=rule) for rule in rules]
+    for rope in ropes:
+        rope.rotate(*_q_k())
     assert len(kept._kept) == 5

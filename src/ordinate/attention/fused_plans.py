@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..caches import cleared_by
 from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
 from ..kernels.launch import Step
 from .fused_launch import Launch, strides_of
@@ -18,6 +19,7 @@ _MOST_RUNS = 8
 
 #: How calls of one signature are launched.
 _plans: dict[Hashable, Any] = {}
+cleared_by(_plans.clear)
 
 
 def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..bias.types import Bias, DistanceBias, LinearBias, RowBias, SumBias
+from ..caches import cleared_by
 from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
 from ..positions import as_positions
@@ -157,6 +158,7 @@ def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
 
 #: Starts on a device that were found right, as they were then, and for how many tokens.
 _found_right: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+cleared_by(_found_right.clear)
 
 
 def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..caches import cleared_by
 from .launch import Step
 
 Ints = tuple[int, ...]
@@ -263,3 +264,7 @@ def _step(
         "num_warps": num_warps, "enable_fp_fusion": False,
     }  # fmt: skip
     return Step(_rope_turn_kernel, (programs,), strides | numbers)
+
+
+for _cached in (choose_tiling, _step):
+    cleared_by(_cached.cache_clear)

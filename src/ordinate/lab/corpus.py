@@ -19,6 +19,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from ..caches import cleared_by
 from . import words
 
 # Tests and tables of characters are no prose, and not every machine has the former.
@@ -75,6 +76,9 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
         train, validation = contents[count:], contents[:count]
     source = ", ".join(text) if text else f"the standard library of {_this_python()}"
     return Corpus(_bytes(train), _bytes(validation), len(contents), source)
+
+
+cleared_by(load_corpus.cache_clear)
 
 
 def bigram_loss(corpus: Corpus, targets: Tensor, before: Tensor) -> float:

@@ -240,7 +240,7 @@ class RoPE(PositionEncoding):
         """The rotation at ``start`` and onward, which are the positions."""
         settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
         return kept.rotation(
-            settings, start, positions.shape[-1], self.rotary_dim // 2, positions.device,
+            self, settings, start, positions.shape[-1], self.rotary_dim // 2, positions.device,
             lambda: self._at(positions, None, near=True),
         )  # fmt: skip
 

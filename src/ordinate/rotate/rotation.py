@@ -37,6 +37,18 @@ class Rotation:
     _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _whole: Rotation | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    def first(self, seq: int) -> Rotation:
+        """The rotation of the first ``seq`` tokens: its angles, cos and sin are views of these.
+
+        Example:
+            >>> ordinate.RoPE(8).at(torch.arange(5)).first(3).angles.shape
+            torch.Size([1, 3, 4])
+        """
+        part = dataclasses.replace(self, angles=self.angles[:, :seq])
+        object.__setattr__(part, "_whole", self)
+        return part
 
     def apply(
         self, x: Float[Tensor, "batch heads seq head_dim"], name: str = "x"
@@ -122,7 +134,12 @@ class Rotation:
         if tables is None:
             # As in `numerics.constant`: what is kept must be usable wherever the rotation is.
             with torch.inference_mode(False):
-                tables = self._evaluate(dtype)
+                if self._whole is None:
+                    tables = self._evaluate(dtype)
+                else:
+                    cos, sin = self._whole.cos_sin(dtype)
+                    seq = self.angles.shape[1]
+                    tables = cos[:, :seq], sin[:, :seq]
             capturing = self.angles.is_cuda and torch.cuda.is_current_stream_capturing()
             if not (tables[0].requires_grad or capturing):
                 self._tables[dtype] = tables
