@@ -23,7 +23,8 @@ TINY = [
 
 
 def compare(*arguments: object) -> int:
-    return run(["compare", *map(str, arguments)])
+    """In this process; what happens side by side is in ``tests/lab/test_side_by_side.py``."""
+    return run(["compare", "--workers", "1", *map(str, arguments)])
 
 
 def test_data_goes_to_stdout_and_progress_to_stderr(tmp_path, capsys):
@@ -178,6 +179,8 @@ MISUSE = [  # arguments, sentence, hint
     (["--text", "binary.bin"], "--text must be text, got {here}/binary.bin, which is binary", "compare --help"),
     (["--text", "hollow"], "--text must be files or folders of text, got {here}/hollow, which holds none", "compare --help"),
     (["--text", "short.txt"], "--text must have more than 64 bytes for training at the lengths asked for, got 8", "compare --help"),
+    (["--workers", "0"], "--workers must be at least 1, got 0", "compare --help"),
+    (["--threads", "0"], "--threads must be at least 1, got 0", "compare --help"),
     (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', 'mps', got 'tpu'", "compare --help"),
     (["--out", "taken"], "--out must be a new or empty folder, got taken", "compare --help"),
     (["--out", "short.txt"], "--out must be a new or empty folder, got short.txt", "compare --help"),

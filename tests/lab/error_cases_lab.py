@@ -28,7 +28,7 @@ from ordinate.lab.records import (
     write_atomically,
 )
 from ordinate.lab.soundness import check_environments, check_lines, check_result
-from ordinate.lab.sweep import check_memory, check_room, plan
+from ordinate.lab.sweep import check_memory, check_room, how_many_at_once, plan
 from ordinate.lab.tasks import Language
 from ordinate.lab.train import Diverged, _check_finite, _interrupted, train_and_evaluate
 
@@ -184,6 +184,7 @@ CASES = [
     ("a memory too small", lambda: memory(1000), MemoryError, r"batch times train_length, d_model and num_layers must fit into memory, got \d+ × \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),
     ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
     ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),
+    ("more threads than any machine has", lambda: plan(threads=1025, task="copy"), ValueError, r"threads must be at most 1024, got 1025"),
     ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),
     ("an unknown task", lambda: plan(task="copi"), ValueError, r"unknown task 'copi'; did you mean 'copy'"),
     ("an unknown encoding in a plan", lambda: plan(arms=["ropee"], task="copy"), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),
@@ -202,6 +203,19 @@ def no_cuda() -> None:
         plan(device="cuda", task="copy")
 
 
+def two_on_a_gpu() -> None:
+    settings = tiny(device="cuda").settings()
+    how_many_at_once(Sweep(("none",), (0,), settings), HERE, 2)
+
+
+CASES.append(
+    (
+        "two runs at once on a GPU",
+        two_on_a_gpu,
+        ValueError,
+        r"workers must be 1 on a GPU, where runs take turns, got 2",
+    )
+)
 CASES.append(
     ("a GPU that is not there", no_cuda, ValueError, r"device must be one that is there, got 'cuda'")
 )

@@ -55,7 +55,7 @@ def without_ray() -> None:
 
 def without_gpus() -> None:
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
-    cluster._Dispatch(ray, "cuda", {}, Progress(), lambda directory: ())
+    cluster._Dispatch(ray, SWEEP.configs()[0], {}, Progress(), lambda directory: ())
 
 
 def work(version: str = cluster.ordinate.__version__) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 from ordinate.lab.config import RunConfig
@@ -39,3 +40,22 @@ def some_text(folder: Path, size: int = 6000) -> str:
         words = (f"line {number} of {name}, and {number * number % 97} more\n" for number in range(size))
         (folder / name).write_text("".join(words)[:size])
     return str(folder)
+
+
+class Odd(Exception):
+    """An error that cannot be made again from its words, and so cannot travel between processes."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def accidents(directory: Path):
+    """Observers under which one run loses its process at step 7 and another fails."""
+
+    def observe(metric):
+        if metric.get("step") == 7 and directory.name == "none-0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if metric.get("step") == 7 and directory.name == "alibi-0":
+            raise Odd("an odd", "one")
+
+    return (observe,)

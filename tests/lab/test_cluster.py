@@ -142,11 +142,7 @@ def job_of(sweep: Sweep, folder: Path, **changes) -> Job:
 
 
 def work(job: Job):
-    threads = torch.get_num_threads()
-    try:
-        return cluster._work(job, lambda directory: ())
-    finally:
-        torch.set_num_threads(threads)
+    return cluster._work(job, lambda directory: ())
 
 
 def test_a_worker_without_the_shared_folder_refuses_before_it_writes_anything(tmp_path):
@@ -228,10 +224,7 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(tw
     # It went on, and did not start again or do a step twice; the numbers are those of a run left alone.
     record = read_run(victim)
     assert [line["step"] for line in record.of_kind("train")] == list(range(1, 601))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     train_and_evaluate(sweep.configs()[0], tmp_path / "alone")
-    torch.set_num_threads(threads)
     alone = read_run(tmp_path / "alone")
     for kind in ("train", "validation", "evaluation"):
         assert without_time(record.of_kind(kind)) == without_time(alone.of_kind(kind))

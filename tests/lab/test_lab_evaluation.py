@@ -27,7 +27,9 @@ from ordinate.lab.train import train_and_evaluate
 def language(tmp_path):
     """A model that has learned nothing, and its text."""
     text = some_text(tmp_path / "text")
-    config = tiny(task="language", text=(text,), evaluation_tokens=512, lengths=(8, 12, 16, 20, 32, 64))
+    config = tiny(
+        task="language", text=(text,), evaluation_tokens=512, lengths=(8, 12, 16, 20, 32, 64), steps=100
+    )
     return make_model(config), make_task(config), config
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
+import itertools
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -257,15 +258,53 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_resumed_run_goes_on_with_the_threads_it_began_with(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_saves_the_step_it_is_at(tmp_path, monkeypatch, number):
+    """Ctrl-C, or a scheduler's SIGTERM: the next step is the last, and it goes on from there."""
+    config = tiny(steps=30, validate_every=100, checkpoint_every=1000)
+    train_and_evaluate(config, tmp_path / "whole")
+    before = signal.signal(number, signal.default_int_handler)  # of SIGTERM the test itself would end
+    step, made = train._Run._step, []
+
+    def interrupted(self, model):
+        made.append(self.step)
+        if len(made) == 15:
+            signal.raise_signal(number)
+        return step(self, model)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(train._Run, "_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                train_and_evaluate(config, tmp_path / "run")
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors").step == 15
+    assert len(made) == 15
+    train_and_evaluate(config, tmp_path / "run")
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_is_obeyed_at_once(tmp_path, monkeypatch):
+    def twice(self, model):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it was not obeyed")
+
+    monkeypatch.setattr(train._Run, "_step", twice)
+    with pytest.raises(KeyboardInterrupt):
+        train_and_evaluate(tiny(), tmp_path)
+
+
+def test_a_run_of_slow_steps_saves_by_the_clock(tmp_path, monkeypatch):
+    """Steps of half a minute, 250 of them between checkpoints: no more than two are lost."""
+    clock = itertools.count(0, 30)
+    monkeypatch.setattr(train.time, "perf_counter", lambda: float(next(clock)))
+    config = tiny(checkpoint_every=1000, validate_every=1000)
     with pytest.raises(Stopped):
-        train_and_evaluate(tiny(), tmp_path, observers=[stop_after(9)])
-    path = tmp_path / "environment.json"
-    path.write_text(json.dumps([{**json.loads(path.read_text())[0], "threads": 3}]))
-    asked = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    train_and_evaluate(tiny(), tmp_path)
-    assert asked == [3]
+        train_and_evaluate(config, tmp_path, observers=[stop_after(8)])
+    assert checkpoint.load(tmp_path / "checkpoint.safetensors").step >= 6
 
 
 def test_a_run_that_goes_on_elsewhere_says_where_and_from_which_step(tmp_path, monkeypatch):
@@ -423,7 +462,7 @@ def test_plain_progress_tells_where_it_is(tmp_path, capsys):
 def test_progress_moves_while_the_control_is_computed(tmp_path, capsys):
     """It takes longer than all other tests together."""
     text = some_text(tmp_path / "text", size=60_000)
-    config = tiny(task="language", text=(text,), lengths=(8, 512), evaluation_tokens=8192)
+    config = tiny(task="language", text=(text,), lengths=(8, 512), evaluation_tokens=8192, batch=200)
     config = dataclasses.replace(config, corpus=load_corpus(config.text).fingerprint)
     train_and_evaluate(config, tmp_path / "rope-0", PlainProgress(every=0.0))
     lines = [line for line in capsys.readouterr().err.splitlines() if "rope-0: control" in line]
@@ -485,12 +524,16 @@ def test_a_run_of_which_nothing_is_said_is_this_one():
         "warmup": 100, "encoding_rate": 10.0, "weight_decay": 0.1, "clip": 1.0, "evaluation_tokens": 32768,
         "last_tokens": 32, "extensions": [], "validate_every": 100, "checkpoint_every": 250, "device": "cpu",
         "dtype": "float32", "compile": False, "deterministic": True, "text": [], "corpus": "", "text_source": "",
-        "control": True, "format": 3,
+        "control": True, "threads": 1, "format": 3,
     }  # fmt: skip
 
 
 def test_records_of_an_older_recipe_are_read_and_not_gone_on_with(tmp_path):
-    older = {n: v for n, v in tiny(format=2).to_dict().items() if n not in ("text_source", "control")}
+    older = {
+        n: v
+        for n, v in tiny(format=2).to_dict().items()
+        if n not in ("text_source", "control", "threads")
+    }
     config = RunConfig.from_dict(older)
     assert (config.format, config.text_source, config.control) == (2, "", True)
     with pytest.raises(ValueError, match=r"format must be 3 for a run to be done, got 2"):

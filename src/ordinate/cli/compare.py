@@ -34,7 +34,8 @@ _EPILOG = """Examples:
   ordinate compare --train-length 128 --lengths 1x,2x,16x
   ordinate compare --preset gpu --out runs/big       a 25M model, on a GPU
   ordinate compare --resume --out runs/big           go on where it was stopped
-  ordinate compare --seeds 3 --cluster auto          as many runs at once as there are cores
+  ordinate compare --seeds 3 --workers 4             four runs at once, and no more
+  ordinate compare --seeds 3 --cluster auto          on all machines of a Ray cluster
   torchrun --nproc-per-node 8 -m ordinate compare --preset gpu
 
 Exit code: 0 when every run is finished, 1 when one diverged or was damaged, 2 for misuse.
@@ -87,6 +88,16 @@ def compare_command(
         None, "--deterministic/--no-deterministic",
         help="Whether a GPU must give the same numbers twice, at some cost in speed; it must by default.",
     ),
+    control: bool | None = typer.Option(
+        None, "--control/--no-control",
+        help="Whether to test a text also with no more than the training length in view.",
+    ),
+    workers: int | None = typer.Option(
+        None, help="Runs at once on the CPU. Default: as many as there are cores and memory for."
+    ),
+    threads: int | None = typer.Option(
+        None, help="Threads of a run on the CPU, 1 by default; the last digits depend on it."
+    ),
     cluster: str | None = typer.Option(
         None, metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster (extra: cluster)."
     ),
@@ -102,11 +113,23 @@ def compare_command(
         "train_length": train_length, "steps": steps, "task": task, "device": device, "batch": batch,
         "d_model": d_model, "num_layers": layers, "num_heads": heads, "learning_rate": learning_rate,
         "text": tuple(text) if text else None, "lengths": lengths, "extensions": _extensions(extend),
-        "compile": compiled, "deterministic": deterministic,
+        "compile": compiled, "deterministic": deterministic, "control": control, "threads": threads,
     }  # fmt: skip
     given = {name: value for name, value in changes.items() if value is not None}
     try:
-        _compare(names or [], preset, seeds, given, out, resume, as_json, cluster, tensorboard, report)
+        _compare(
+            names or [],
+            preset,
+            seeds,
+            given,
+            out,
+            resume,
+            as_json,
+            workers,
+            cluster,
+            tensorboard,
+            report,
+        )
     except Misuse as misuse:
         if _rank():
             _let_the_first_speak()
@@ -122,6 +145,7 @@ def _compare(
     out: Path | None,
     resume: bool,
     as_json: bool,
+    workers: int | None,
     cluster: str | None,
     tensorboard: bool,
     report: bool,
@@ -132,7 +156,8 @@ def _compare(
     from ..lab.processes import Processes
     from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
-    from ..lab.sweep import check_memory, check_room, run_all, unreached
+    from ..lab.sweep import check_memory, check_room, how_many_at_once, run_all, unreached
+    from ..lab.workers import RunFailed
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
@@ -147,6 +172,14 @@ def _compare(
             f"--cluster must be left out under torchrun, which has {size} processes share each run",
             _HELP,
         )
+    if workers is not None and (cluster is not None or size > 1):
+        raise Misuse(
+            f"--workers must be left out with --cluster and under torchrun, got {workers}", _HELP
+        )
+    try:
+        workers = 1 if size > 1 else how_many_at_once(sweep, out or Path("runs"), workers)
+    except ValueError as error:
+        raise Misuse(_in_options(str(error)), _HELP) from None
     processes = Processes.join(device)
     out = processes.share(out or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S"))
     assert out is not None
@@ -159,13 +192,16 @@ def _compare(
     try:
         if processes.main:
             if cluster is None:  # whose machines have memory of their own
-                check_memory(sweep)
-            check_room(sweep, out)
+                check_memory(sweep, workers)
+            check_room(sweep, out, workers)
         with progress:
             for sentence in unreached(sweep):
                 progress.say(sentence)
             if cluster is None:
-                run_all(sweep, out, progress, observers=_observers(tensorboard), processes=processes)
+                run_all(
+                    sweep, out, progress, observers=_observers(tensorboard), processes=processes,
+                    workers=workers,
+                )  # fmt: skip
             else:
                 run_on_cluster(sweep, out, cluster, progress, observers=_observers(tensorboard))
     except MemoryError as error:
@@ -183,6 +219,8 @@ def _compare(
     except ClusterError as error:
         hint = again if (out / "sweep.json").exists() else "ray start --head, then --cluster auto"
         raise Misuse(_in_options(str(error)), hint) from None
+    except RunFailed:
+        pass  # said when it happened, and again with what came of the others
     except KeyboardInterrupt:
         print(f"\nstopped; {again} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -299,11 +337,15 @@ def _extensions(extend: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _observers(tensorboard: bool) -> Callable[[Path], Iterable[Any]]:
-    if not tensorboard:
-        return lambda directory: ()
+    from ..lab.train import no_observers
+
+    return _event_file if tensorboard else no_observers
+
+
+def _event_file(directory: Path) -> Iterable[Any]:
     from ..lab.tensorboard import EventFile
 
-    return lambda directory: (EventFile(directory / "tensorboard"),)
+    return (EventFile(directory / "tensorboard"),)
 
 
 def _check_packages(tensorboard: bool, cluster: str | None) -> None:
@@ -320,6 +362,9 @@ def _check_packages(tensorboard: bool, cluster: str | None) -> None:
             )
 
 
+_OF_OPTIONS = (
+    "lengths", "steps", "seeds", "text", "device", "batch", "out", "cluster", "extensions", "workers", "threads",
+)  # fmt: skip
 _OPTIONS = {"num_layers": "--layers", "num_heads": "--heads", "extensions": "--extend"}
 
 
@@ -330,7 +375,7 @@ def _option(name: str) -> str:
 def _in_options(sentence: str) -> str:
     """A message about a setting, said of the option that gives it."""
     first, _, rest = sentence.partition(" ")
-    if first in ("lengths", "steps", "seeds", "text", "device", "batch", "out", "cluster", "extensions"):
+    if first in _OF_OPTIONS:
         sentence = f"{_option(first)} {rest}"
     # These are no words of any language, wherever they stand.
     for name in ("train_length", "d_model", "num_layers", "num_heads", "learning_rate"):

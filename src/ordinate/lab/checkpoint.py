@@ -99,6 +99,19 @@ def load(path: Path) -> State:
     return state
 
 
+def whence(directory: Path) -> str:
+    """Where an unfinished run will go on, by its checkpoint, in words."""
+    from safetensors import SafetensorError, safe_open
+
+    path = directory / "checkpoint.safetensors"
+    try:
+        open_regular(path).close()
+        with safe_open(path, "pt") as file:
+            return f"goes on from the checkpoint at step {int((file.metadata() or {})['step'])}"
+    except (SafetensorError, KeyError, ValueError, OSError):
+        return "starts again, for it has no checkpoint"
+
+
 def _digest(tensors: dict[str, Tensor], about: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):

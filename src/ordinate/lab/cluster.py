@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from .config import RunConfig
 from .progress import Progress
 from .records import Sweep, read_run, sha256_of
 from .sweep import begin
-from .train import Observer, train_and_evaluate
+from .train import no_observers, train_and_evaluate
+from .workers import Observers
 
 #: How often a run is sent again after its worker was lost; one that ends its worker every time is at fault.
 RETRIES = 5
@@ -35,8 +36,6 @@ _LOOK_EVERY = 1.0
 
 # As many runs as a line can tell of.
 _STATES_SHOWN = 4
-
-Observers = Callable[[Path], Iterable[Observer]]
 
 
 class ClusterError(RuntimeError):
@@ -68,7 +67,7 @@ def run_on_cluster(
     address: str = "auto",
     progress: Progress | None = None,
     *,
-    observers: Observers = lambda directory: (),
+    observers: Observers = no_observers,
 ) -> dict[str, int]:
     """Do every run of a comparison that is not over on a Ray cluster.
 
@@ -104,7 +103,7 @@ def run_on_cluster(
     if ours:
         _connect(ray, address, progress)
     try:
-        dispatch = _Dispatch(ray, sweep.settings["device"], sent, progress, observers)
+        dispatch = _Dispatch(ray, sweep.configs()[0], sent, progress, observers)
         begin(sweep, out, progress)  # not before: a cluster that cannot be had leaves nothing behind
         digest, version = sha256_of(out / "sweep.json"), ordinate.__version__
         dispatch.run([Job(config, out, at, digest, version) for at, config in waiting.items()])
@@ -118,14 +117,14 @@ class _Dispatch:
     """The driver's side: which run is where, and what has become of it."""
 
     def __init__(
-        self, ray: Any, device: str, sent: dict[str, int], progress: Progress, observers: Observers
+        self, ray: Any, config: RunConfig, sent: dict[str, int], progress: Progress, observers: Observers
     ) -> None:
         self.ray, self.sent, self.progress, self.observers = ray, sent, progress, observers
-        gpus = 1 if device == "cuda" else 0
+        gpus = 1 if config.device == "cuda" else 0
         if gpus and not ray.cluster_resources().get("GPU"):
             raise ClusterError("device must be 'cpu' on this cluster, got 'cuda', and it has no GPU")
         # Ray's own retries are off: a lost run is sent again here, where it can be counted and told.
-        self.task = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=0)
+        self.task = ray.remote(_work).options(num_cpus=config.threads, num_gpus=gpus, max_retries=0)
         self.running: dict[Any, Job] = {}
         self.failed: list[BaseException] = []
 
@@ -184,8 +183,6 @@ class _Dispatch:
 
 def _work(job: Job, observers: Observers) -> list[str]:
     """The worker's side: one run, unless somebody else has done it by the time it is ours."""
-    import torch
-
     if ordinate.__version__ != job.version:
         raise ClusterError(
             f"every machine must have ordinate {job.version}, got one with {ordinate.__version__}"
@@ -195,7 +192,6 @@ def _work(job: Job, observers: Observers) -> list[str]:
         raise ClusterError(
             f"out must be on storage that all machines share, got {job.out}, which a worker sees differently"
         )
-    torch.set_num_threads(1)  # as many as the one core that Ray has set aside
     heard = _Heard()
     with claim(job.directory):  # whoever waits for it will find the run over, and leave it
         train_and_evaluate(job.config, job.directory, heard, observers=observers(job.directory))

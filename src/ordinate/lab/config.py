@@ -19,7 +19,7 @@ _LONGEST_NAME = 150
 #: The recipe that turns a config into numbers, and the fields that say so. Raised with every change of either.
 FORMAT = 3
 # Fields that records of an older format, which are still read, do not have; with what was done then.
-_OLDER = {2: {"text_source": "", "control": True}}
+_OLDER = {2: {"text_source": "", "control": True, "threads": 1}}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class RunConfig:
         corpus: Fingerprint of that text, so that records are never mixed with those of another.
         text_source: Whose text that is, and how much: Python's library differs between its patch versions.
         control: Whether a text is also tested with the last training length of tokens in view and no more.
+        threads: Of PyTorch on the CPU. A sum over threads depends on their number.
     """
 
     spec: str
@@ -84,6 +85,7 @@ class RunConfig:
     corpus: str = ""
     text_source: str = ""
     control: bool = True
+    threads: int = 1
     format: int = FORMAT
 
     def __post_init__(self) -> None:

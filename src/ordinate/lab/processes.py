@@ -51,6 +51,14 @@ class Processes:
             distributed.all_reduce(value)
         return value
 
+    def any(self, here: bool) -> bool:
+        """Whether it is so in any of the processes."""
+        if self.size == 1:
+            return here
+        found: list[Any] = [None] * self.size
+        distributed.all_gather_object(found, here)
+        return any(found)
+
     def part(self, batch: Tensor) -> Tensor:
         """This process's share of the rows."""
         rows = batch.shape[0] // self.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from typing import Any, TextIO
@@ -21,6 +22,10 @@ class Progress:
 
     def run_done(self) -> None:
         """A run of the comparison is over."""
+
+    def beside(self) -> Progress:
+        """For runs side by side, one for each at a time; they show what they show in the same place."""
+        return self
 
     def say(self, sentence: str) -> None:
         """Something a person should know."""
@@ -73,6 +78,9 @@ class PlainProgress(Progress):
     def say(self, sentence: str) -> None:
         print(sentence, file=self.stream, flush=True)
 
+    def beside(self) -> PlainProgress:
+        return copy.copy(self)
+
 
 class RichProgress(Progress):
     """Bars with loss, speed and time left; finished runs stay above as one line each."""
@@ -123,6 +131,9 @@ class RichProgress(Progress):
 
     def run_done(self) -> None:
         self._bars.advance(self._all)
+
+    def beside(self) -> RichProgress:
+        return copy.copy(self)  # with the same bars
 
 
 def _clock(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from .processes import Processes
 from .progress import Progress
 from .records import NoRoom, Sweep
 from .tasks import TASKS, Language
-from .train import Observer, train_and_evaluate
+from .train import no_observers, train_and_evaluate
+from .workers import PROCESS_BYTES, Observers, run_side_by_side, usable_cores
+
+_MOST_THREADS = 1024
 
 
 def plan(
@@ -94,9 +97,11 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
             raise ValueError(f"{name} must be at least {needed} for task {config.task!r}, got {length}")
     for name in (
         "steps", "batch", "d_model", "num_layers", "num_heads", "evaluation_tokens", "last_tokens",
-        "validate_every", "checkpoint_every",
+        "validate_every", "checkpoint_every", "threads",
     ):  # fmt: skip
         check_positive_int(name, getattr(config, name))
+    if config.threads > _MOST_THREADS:
+        raise ValueError(f"threads must be at most {_MOST_THREADS}, got {config.threads}")
     check_positive_int("warmup", config.warmup, minimum=0)
     for name in ("learning_rate", "encoding_rate", "clip"):
         check_number(name, getattr(config, name), above=0)
@@ -141,35 +146,64 @@ def unreached(sweep: Sweep) -> list[str]:
     return sentences
 
 
-def check_memory(sweep: Sweep) -> None:
-    """The model must fit into the memory of this machine, where that is what it is trained in.
+def how_many_at_once(sweep: Sweep, out: Path, asked: int | None = None) -> int:
+    """How many runs to do side by side: on a CPU as many as there are cores and memory for, else one.
+
+    Args:
+        asked: By whoever knows better.
 
     Raises:
-        MemoryError: It does not.
+        ValueError: So many cannot be.
+    """
+    config, left = sweep.configs()[0], max(1, len(_unfinished(sweep, out)))
+    if asked is not None:
+        check_positive_int("workers", asked)
+    if config.device != "cpu":
+        if asked not in (None, 1):
+            raise ValueError(f"workers must be 1 on a GPU, where runs take turns, got {asked}")
+        return 1
+    if asked is not None:
+        return min(asked, left)
+    free, each = free_memory(), least_training_memory(config) + PROCESS_BYTES
+    fitting = left if free is None else free // each
+    return max(1, min(usable_cores() // config.threads, left, fitting))
+
+
+def check_memory(sweep: Sweep, workers: int = 1) -> None:
+    """The models in training must fit into the memory of this machine, where that is what they are trained in.
+
+    Raises:
+        MemoryError: They do not.
     """
     config = sweep.configs()[0]
     needed, free = least_training_memory(config), free_memory()
+    if workers > 1:
+        needed = workers * (needed + PROCESS_BYTES)
     if config.device != "cuda" and free is not None and needed > free:
+        several = f" {workers} runs at once" if workers > 1 else ""
         raise MemoryError(
             f"batch times train_length, d_model and num_layers must fit into memory, got "
             f"{config.batch} × {config.train_length}, {config.d_model} and {config.num_layers}, which need at "
-            f"least {needed / 1e6:,.0f} MB for training with {free / 1e6:,.0f} MB free"
+            f"least {needed / 1e6:,.0f} MB for training{several} with {free / 1e6:,.0f} MB free"
         )
 
 
-def check_room(sweep: Sweep, out: Path) -> None:
+def _unfinished(sweep: Sweep, out: Path) -> list[RunConfig]:
+    return [c for c in sweep.configs() if not (sweep.directory(out, c) / "result.json").exists()]
+
+
+def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
     """There must be room for the checkpoints, weights and lines of all runs that are still to be done.
 
     Raises:
         NoRoom: There is not.
     """
-    config = sweep.configs()[0]
-    over = [(sweep.directory(out, one) / "result.json").exists() for one in sweep.configs()]
-    if all(over):
+    config, left = sweep.configs()[0], len(_unfinished(sweep, out))
+    if not left:
         return
     weights = 4 * parameters_of(make_model(config))
-    # Finished runs keep their weights; the one in progress has two checkpoints while it replaces one.
-    needed = over.count(False) * (weights + 300 * config.steps) + 6 * weights
+    # Finished runs keep their weights; one in progress has two checkpoints while it replaces one.
+    needed = left * (weights + 300 * config.steps) + workers * 6 * weights
     folder = out
     while not folder.exists():
         folder = folder.parent
@@ -185,16 +219,25 @@ def run_all(
     out: Path,
     progress: Progress | None = None,
     *,
-    observers: Callable[[Path], Iterable[Observer]] = lambda directory: (),
+    observers: Observers = no_observers,
     processes: Processes | None = None,
+    workers: int = 1,
 ) -> None:
-    """Do every run that is not over, one after the other, in this process.
+    """Do every run that is not over: one after the other in this process, or side by side in others.
 
-    A run that diverges is over, and does not keep the others from being done.
+    A run that diverges is over, and does not keep the others from being done. How many are done at once makes
+    no difference to their numbers.
+
+    Args:
+        processes: Those that train each model together.
+        workers: Runs at once, in processes of their own (`run_side_by_side` says what that takes).
     """
     progress, processes = progress or Progress(), processes or Processes()
     if processes.main:
-        begin(sweep, out, progress)
+        begin(sweep, out, progress, workers)
+    if workers > 1:
+        configs = {sweep.directory(out, config): config for config in sweep.configs()}
+        return run_side_by_side(configs, out, workers, progress, observers)
     for config in sweep.configs():
         directory = sweep.directory(out, config)
         # Nobody else works on this run, be it a second ``--resume`` of the same comparison.
@@ -209,7 +252,8 @@ def run_all(
         progress.run_done()
 
 
-def begin(sweep: Sweep, out: Path, progress: Progress) -> None:
+def begin(sweep: Sweep, out: Path, progress: Progress, workers: int = 1) -> None:
     """Write down what is going to be done, and say where."""
     sweep.save(out)
-    progress.say(f"{words.plural(len(sweep.configs()), 'run')}, records in {out}")
+    at_once = f", {workers} at once" if workers > 1 else ""
+    progress.say(f"{words.plural(len(sweep.configs()), 'run')}{at_once}, records in {out}")

@@ -110,8 +110,10 @@ class Language(Task):
 
     def controlled(self, config: RunConfig) -> Int[Tensor, "stretches targets"]:
         """The targets of each stretch that have a control, by number; others from stretch to stretch."""
-        # A control costs a training length of tokens: one target in four, or 65536, whichever are fewer.
-        every = max(4, config.evaluation_tokens // 65536)
+        # A control costs a training length of tokens: one target in four, 65536, or as many as training has
+        # sequences, whichever are fewest, but one of every stretch.
+        most = min(65536, config.steps * config.batch)
+        every = min(max(4, -(-config.evaluation_tokens // most)), max(config.lengths))
         shift = torch.arange(len(self.stretches(config)))[:, None] % every
         return shift + torch.arange(0, max(config.lengths) - every + 1, every)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .records import (
     write_json,
 )
 from .soundness import check_environments
+from .stopping import asked_to_stop
 from .tasks import UNASKED
 
 #: Called with every line of the metrics, those of an interrupted run first.
@@ -41,6 +43,14 @@ Observer = Callable[[Metric], None]
 
 # Losses are read from the device this many steps at a time: waiting for each one would idle it.
 _STEPS_A_READING = 10
+
+# However long a step takes, no more than so many seconds of work are lost.
+_SECONDS_A_CHECKPOINT = 60.0
+
+
+def no_observers(directory: Path) -> Iterable[Observer]:
+    """Nobody listens."""
+    return ()
 
 
 def train_and_evaluate(
@@ -57,6 +67,8 @@ def train_and_evaluate(
     numbers it would have had; a damaged one is named and starts again. One that diverges is over too: its
     records say how. A run that is compiled makes PyTorch forget what else this process has compiled.
 
+    SIGINT (Ctrl-C) and SIGTERM save a checkpoint before they become KeyboardInterrupt.
+
     Args:
         processes: Those that train this model together, when there are several.
     """
@@ -65,16 +77,28 @@ def train_and_evaluate(
     if processes.share(processes.main and read_run(directory, config).over):
         return
     config.check_recipe()
-    state = processes.share(_prepare(config, directory, progress, processes) if processes.main else None)
-    with _Run(config, directory, progress, processes, observers, state) as run:
-        try:
-            run.train()
-        except Diverged as diverged:
-            run.finish("diverged", str(diverged))
-        else:
-            run.evaluate()
-            run.finish("finished")
+    with _threads(config.threads):
+        state = _prepare(config, directory, progress, processes) if processes.main else None
+        with _Run(config, directory, progress, processes, observers, processes.share(state)) as run:
+            try:
+                run.train()
+            except Diverged as diverged:
+                run.finish("diverged", str(diverged))
+            else:
+                run.evaluate()
+                run.finish("finished")
     processes.share(None)  # nobody starts the next run before this one is on disk
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """A sum over threads depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _prepare(
@@ -119,8 +143,6 @@ def _interrupted(
     marked_lines(directory / "metrics.jsonl", state.mark)
     places = read_json(directory / "environment.json")
     check_environments(places)
-    # A sum over threads depends on their number: go on with as many as before.
-    torch.set_num_threads(places[-1]["threads"])
     return state, places
 
 
@@ -171,14 +193,25 @@ class _Run:
         if config.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.progress.begin(self.directory.name, "training", config.steps, self.step)
+        with asked_to_stop() as asked:
+            self._train(trained, asked)
+        self.progress.end()
+
+    def _train(self, trained: nn.Module, asked: Callable[[], bool]) -> None:
+        """To the last step, or to one after which a checkpoint says where it was asked to stop."""
+        config, alone = self.config, self.processes.size == 1
         pending: list[tuple[int, Tensor, Tensor]] = []
-        started = time.perf_counter()
-        while self.step < config.steps:
+        stops = False
+        started = saved = time.perf_counter()
+        while self.step < config.steps and not stops:
             loss, norm = self._step(trained)
             self.step += 1
             pending.append((self.step, loss, norm))
-            validates = self.step % config.validate_every == 0 or self.step == config.steps
-            saves = self.step % config.checkpoint_every == 0 or self.step == config.steps
+            last = self.step == config.steps
+            validates = self.step % config.validate_every == 0 or last
+            saves = self.step % config.checkpoint_every == 0 or last
+            if alone:  # several look at their clocks and signals together, at a reading
+                saves |= asked() or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if not (validates or saves or len(pending) == _STEPS_A_READING):
                 continue
             numbers = [
@@ -189,13 +222,16 @@ class _Run:
             pending.clear()
             if validates:
                 self._validate()
+            stops = self.processes.any(asked())
+            saves |= stops or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if self.processes.main:
-                if self.step == config.steps:  # while the device still remembers its fullest moment
+                if last:  # while the device still remembers its fullest moment
                     self._append(kind="cost", **self._cost())
                 if saves:
                     self._save()
+            if saves:
+                saved = time.perf_counter()
             started = time.perf_counter()
-        self.progress.end()
 
     def _step(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """One step of the optimizer; its loss over the whole batch and the length of its gradient."""
@@ -255,7 +291,9 @@ class _Run:
         tests = self.task.test_sequences(config, config.train_length)
         self._append(kind="baseline", **self.task.baseline(tests)._asdict())
         plain = self.model.encoding
-        control = windowed_losses(self.model, self.task, config, self._tell_of_control)
+        control = None
+        if config.control:
+            control = windowed_losses(self.model, self.task, config, self._tell_of_control)
         self.progress.begin(self.directory.name, "testing", len(wanted))
         for count, (scaling, length) in enumerate(wanted, 1):
             if scaling is not None:
