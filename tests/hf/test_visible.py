@@ -9,7 +9,8 @@ from transformers import masking_utils as theirs
 
 import ordinate
 from ordinate.hf.attention_interface import register
-from ordinate.hf.visible import Visible, _named_rules
+from ordinate.hf.mask_rules import rules_of
+from ordinate.hf.visible import Visible
 
 BATCH, LENGTH, WINDOW = 2, 12, 4
 
@@ -65,7 +66,7 @@ def make(config, name: str, more: dict) -> Visible:
 def test_each_rule_of_transformers_is_recognised(config, kind):
     name, more, rules, terms = MASKS[kind]
     visible = make(config, name, more)
-    found = _named_rules(visible.arguments["mask_function"])
+    found = rules_of(visible.arguments["mask_function"])
     assert found is not None
     assert [rule for rule, _ in found] == rules
     said = visible.terms()
@@ -93,7 +94,7 @@ def test_the_terms_let_through_what_the_mask_does(config, kind):
 
 def test_a_rule_nobody_named_is_left_to_their_matrix(config):
     rule = theirs.or_masks(theirs.causal_mask_function, lambda b, h, q, k: k == 0)
-    assert _named_rules(rule) is None
+    assert rules_of(rule) is None
     assert Visible({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None
 
 

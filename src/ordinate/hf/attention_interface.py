@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.api import attention
+from .mask_rules import note_rules
 from .patch_state import NAME, site_of
 from .visible import Visible, make_visible
 
@@ -35,6 +36,7 @@ def register() -> None:
 
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, make_visible)
+    note_rules()
 
 
 def attention_forward(

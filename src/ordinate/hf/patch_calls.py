@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .patch_rotary import signature_of
 from .patch_state import Site, site_of
 from .streaming import check_stream, is_stream
 from .visible import Visible
@@ -37,8 +36,7 @@ def unhook(module: nn.Module) -> None:
 def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     site = site_of(module)
     assert site is not None
-    names = list(signature_of(module).parameters)[1:]
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = site.arguments(args, kwargs)
     own, cache = _needs_own_code(module, given), given.get("past_key_values")
     # Entered before anything is refused: `_leave` is called for refused calls too.
     site.patch.enter(own)

@@ -267,23 +267,22 @@ def appliers_of(module: nn.Module) -> list[Applier]:
 
 
 def _looking_for_marks(original: Callable) -> Callable:
-    signature = inspect.signature(original)
+    parameters = inspect.signature(original).parameters
+    names = tuple(parameters)
+    default = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in parameters else 1
 
     @functools.wraps(original)
     def apply(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs).arguments
+        bound = dict(zip(names, args, strict=False)) | kwargs
         marks = {getattr(bound[name], "_ordinate", None) for name in CARRIERS if name in bound}
         # A model may have changed one of them, say sin to -sin, which then has no mark.
         turn = marks.pop() if len(marks) == 1 else None
         form = None if turn is None else turn.forms.get(original)
         if turn is None or form is None or bound.get("position_ids") is not None:
             return original(*args, **kwargs)
-        default = signature.parameters.get("unsqueeze_dim")
-        axis = form.heads_axis or bound.get("unsqueeze_dim", default.default if default else 1)
-        names = [
-            name for name in signature.parameters if name in TENSORS and bound.get(name) is not None
-        ]
-        turned = _apply(form, [bound[name] for name in names], axis, turn)
+        axis = form.heads_axis or bound.get("unsqueeze_dim", default)
+        tensors = [bound[name] for name in names if name in TENSORS and bound.get(name) is not None]
+        turned = _apply(form, tensors, axis, turn)
         return tuple(turned) if len(turned) > 1 else turned[0]
 
     return apply
@@ -304,7 +303,7 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """In the place of a rotary module's forward: its own result, marked."""
     site = site_of(self)
     assert isinstance(site, RotarySite)
-    asked = signature_of(self).bind(self, *args, **kwargs).arguments
+    asked = site.arguments(args, kwargs)
     source = site.sources.get(asked.get("layer_type"))
     positions = asked.get("position_ids")
     if (

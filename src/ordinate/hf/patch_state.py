@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -168,6 +169,14 @@ class Site:
     implementation: str
     slot: str | None = None
     previous: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        # Looked up here, for it takes a compiler long in every call.
+        self._names = tuple(inspect.signature(type(self.module).forward).parameters)[1:]
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a call of the module was given, by name."""
+        return dict(zip(self._names, args, strict=False)) | kwargs
 
     @property
     def own_forward(self) -> Callable[..., Any]:

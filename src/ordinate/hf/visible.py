@@ -9,7 +9,6 @@ named ones, and in any case the very mask that another implementation would have
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..positions import left_padded
+from .mask_rules import rules_of
 
 
 def make_visible(**arguments: Any) -> Visible:
@@ -96,6 +96,7 @@ class Visible:
             if found is None or found.dim() != 4:  # their kernels need no mask for this rule
                 shown = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
                 found = sdpa_mask(**(self.arguments | shown))
+            assert found is not None
             self._matrix = found.to(self.dtype)
         return self._matrix
 
@@ -178,7 +179,7 @@ class Visible:
 
     def _find_terms(self) -> dict[str, Any]:
         named = self.arguments
-        rules = _named_rules(named["mask_function"])
+        rules = rules_of(named["mask_function"])
         if rules is None:
             return {}
         q_offset, kv_offset = named.get("q_offset", 0), named.get("kv_offset", 0)
@@ -248,38 +249,3 @@ _OPERATORS += ["getitem", "setitem"]
 for _name in _OPERATORS:  # Python looks these up in the class, past __getattr__
     if hasattr(Tensor, f"__{_name}__"):
         setattr(Visible, f"__{_name}__", _asked_of_the_matrix(f"__{_name}__"))
-
-
-def _named_rules(function: Callable) -> list[tuple[str, Any]] | None:
-    """The rules a mask function is made of, by name; None if one is not known.
-
-    Functions made by one factory share its code object, so looking at that is exact; what the factory
-    was given is in the closure.
-    """
-    from transformers import masking_utils as theirs
-
-    if function is theirs.causal_mask_function:
-        return [("causal", None)]
-    if function is theirs.bidirectional_mask_function:
-        return [("both ways", None)]
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return None
-    if code.co_argcount == 0 and not code.co_freevars and bool(function()):
-        return []  # a rule that looks at nothing and allows all, as some models pass to have a mask made
-    given = inspect.getclosurevars(function).nonlocals
-    if code is theirs.and_masks().__code__:
-        parts = [_named_rules(part) for part in given["mask_functions"]]
-        if any(part is None for part in parts):
-            return None
-        return [rule for part in parts if part is not None for rule in part]
-    if code is theirs.sliding_window_overlay(1).__code__:
-        return [("window", given["sliding_window"])]
-    if code is theirs.sliding_window_bidirectional_overlay(1).__code__:
-        return [("window both ways", given["sliding_window"])]
-    nothing = torch.empty(0)
-    if code is theirs.packed_sequence_mask_function(nothing).__code__:
-        return [("packed", given["packed_sequence_mask"])]
-    if code is theirs.chunked_overlay(1, nothing).__code__:
-        return [("chunks", given)]
-    return None
