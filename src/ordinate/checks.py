@@ -158,6 +158,10 @@ def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str
         # The operator itself: torch._assert_async is dropped on the way to a compiled graph.
         torch.ops.aten._assert_async.msg(inside, f"{name} must be {rule}")
         return
+    while torch._C._functorch.is_functorch_wrapped_tensor(
+        values
+    ):  # vmap's, whose numbers cannot be read
+        values = torch._C._functorch.get_unwrapped(values)
     if values.numel() == 0 or values.device.type == "meta":
         return
     low, high = (int(value) for value in torch.aminmax(values))

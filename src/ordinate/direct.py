@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _python_dispatch
 
-from .numerics import pushes_forward
+from .numerics import is_transformed, pushes_forward
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -24,12 +24,25 @@ def somebody_looks_on(*tensors: Tensor) -> bool:
     """
     return (
         torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or is_transformed()
         or _python_dispatch.is_in_torch_dispatch_mode()
         or torch.jit.is_tracing()
         or pushes_forward()
         or any(type(tensor) not in _PLAIN for tensor in tensors)
     )
+
+
+def refuse_second_derivatives(backward_op: Any, impl: str) -> None:
+    """Register with an operator that computes gradients that it has none itself, and who has."""
+
+    def refuse(ctx, *grads):
+        raise NotImplementedError(no_second_derivatives(impl))
+
+    backward_op.register_autograd(refuse)
+
+
+def no_second_derivatives(impl: str) -> str:
+    return f"impl must be 'reference' for second derivatives, got {impl!r}, which has the first alone"
 
 
 def autograd_function(run: Callable, setup_context: Callable, pull_back: Callable) -> Any:

@@ -78,9 +78,32 @@ def is_watched() -> bool:
     What is made then must not outlive it, and what was made before must not be mixed in.
     """
     return (
-        torch.compiler.is_compiling()
-        or _python_dispatch.is_in_torch_dispatch_mode()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        torch.compiler.is_compiling() or _python_dispatch.is_in_torch_dispatch_mode() or is_transformed()
+    )
+
+
+def _asked_while_tracing(question: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that a compiler calls instead of tracing it: `torch.compiler.assume_constant_result`, which imports
+    the compiler. (Graphs are guarded by the transforms around them.)"""
+    question._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return question
+
+
+@_asked_while_tracing
+def is_transformed() -> bool:
+    """Whether ``torch.func`` transforms what is computed now: ``grad``, ``vjp``, ``jacrev``, ``vmap`` and the like.
+
+    PyTorch's custom operators have no rules for that.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@_asked_while_tracing
+def is_transformed_beyond_grad() -> bool:
+    """Whether it is more than one ``torch.func.grad``, ``vjp`` or ``jacrev``: ``vmap``, say, or a second derivative."""
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    return innermost is not None and (
+        innermost.level() > 1 or innermost.key() != torch._C._functorch.TransformType.Grad
     )
 
 

@@ -164,3 +164,27 @@ def test_a_subclass_of_tensors_sees_operators(device):
     torch.testing.assert_close(
         out.as_subclass(torch.Tensor), _attend(ordinate.NoPE(), q, k, v), rtol=0, atol=0
     )
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_second_derivatives_are_refused_with_the_implementation_that_has_them(kind, device):
+    encoding, inputs = ENCODINGS[kind]().to(device), _inputs(device)
+    out = _attend(encoding, *inputs)
+    plain = torch.autograd.grad(out.sum(), inputs, retain_graph=True)
+    first = torch.autograd.grad(out.sum(), inputs, create_graph=True)
+    torch.testing.assert_close(first, plain, rtol=0.0, atol=0.0)
+    with pytest.raises(NotImplementedError, match=r"impl must be 'reference' .* got 'fused'"):
+        torch.autograd.grad(first[0].sum(), inputs)
+
+
+def test_transforms_are_left_to_others(device):
+    q, k, v = (x.detach() for x in _inputs(device))
+    seen = []
+
+    def attend(q):
+        seen.append(ordinate.explain(q, k, v, ordinate.ALiBi(4), causal=True))
+        return ordinate.attention(q, k, v, ordinate.ALiBi(4), causal=True).sum()
+
+    torch.func.grad(attend)(q)
+    assert (seen[0].chosen, ordinate.explain(q, k, v, causal=True).chosen) == ("reference", "fused")
+    assert seen[0].reasons["fused"] == ["its kernels have no rules for torch.func"]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..bias.types import Bias, LinearBias, RowBias, parts_of
-from ..numerics import compute_dtype, pushes_forward, without_autocast
+from ..direct import refuse_second_derivatives
+from ..numerics import compute_dtype, is_transformed, pushes_forward, without_autocast
 from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
 from .mask import Mask
@@ -27,7 +28,11 @@ _LOGITS_PER_BLOCK = {"cpu": 2**21, "cuda": 2**25}
 
 
 def unsupported_reasons(call: Call) -> list[str]:
-    reasons = ["it has no forward-mode gradients"] if pushes_forward() else []
+    reasons = []
+    if pushes_forward():
+        reasons.append("it has no forward-mode gradients")
+    elif is_transformed():
+        reasons.append("its operator has no rules for torch.func")
     return reasons + [
         f"{type(part).__name__} does not define {method}"
         for part in call.parts
@@ -424,3 +429,4 @@ def _autograd(ctx, grad, grad_lse):
 
 
 _forward.register_autograd(_autograd, setup_context=_setup_context)
+refuse_second_derivatives(_backward, "chunked")

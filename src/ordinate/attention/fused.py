@@ -17,7 +17,7 @@ from torch import Tensor
 from ..bias.add import same_positions
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from ..gpu import reason_against, reason_without_triton
-from ..numerics import pushes_forward
+from ..numerics import is_transformed, pushes_forward
 from .call import Call, Result, in_words
 from .mask import Mask
 
@@ -41,6 +41,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append(against)
     if pushes_forward():
         reasons.append("its kernels have no forward-mode gradients")
+    elif is_transformed():
+        reasons.append("its kernels have no rules for torch.func")
     if q.dtype not in _DTYPES:
         reasons.append(
             f"its kernels take float16, bfloat16 and float32, not {q.dtype}".replace("torch.", "")

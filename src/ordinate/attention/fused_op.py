@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from ..direct import autograd_function, somebody_looks_on
+from ..direct import autograd_function, refuse_second_derivatives, somebody_looks_on
 from .fused_launch import Launch, empty_as, rows_of_unit_stride
 from .fused_plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
 
@@ -251,11 +251,12 @@ def _autograd(ctx, grad, grad_lse):
 
 
 forward_op.register_autograd(_autograd, setup_context=_setup_context)
+refuse_second_derivatives(backward_op, "fused")
 
 
-@torch.autograd.function.once_differentiable
 def _direct_autograd(ctx, grad, grad_lse):
-    if somebody_looks_on(*ctx.saved_tensors[:3]):
+    # With a graph of the gradients, the operator refuses to differentiate them.
+    if torch.is_grad_enabled() or somebody_looks_on(*ctx.saved_tensors[:3]):
         return _autograd(ctx, grad, grad_lse)
     return _pull_back(ctx, grad, grad_lse, backward)
 
@@ -264,10 +265,7 @@ _Attention = autograd_function(forward, _setup_context, _direct_autograd)
 
 
 def attention(*inputs) -> tuple[Tensor, Tensor]:
-    """The operator where somebody looks on, the bare function where nobody does.
-
-    (Operators have no gradient under ``torch.func.grad``; PyTorch says so.)
-    """
+    """The operator where somebody looks on, the bare function where nobody does."""
     if somebody_looks_on(*inputs[:3]):
         out, lse = torch.ops.ordinate.fused_attention(*inputs)
     elif torch.is_grad_enabled():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..direct import autograd_function, somebody_looks_on
+from ..direct import autograd_function, refuse_second_derivatives, somebody_looks_on
 from ..kernels import row_projection
 from ..kernels.launch import Step
 from .fused_launch import empty_as, rows_of_unit_stride, strides_of
@@ -132,11 +132,11 @@ def _autograd(ctx, grad):
 
 
 forward_op.register_autograd(_autograd, setup_context=_setup_context)
+refuse_second_derivatives(backward_op, "fused")
 
 
-@torch.autograd.function.once_differentiable
 def _direct_autograd(ctx, grad):
-    if somebody_looks_on(grad):
+    if torch.is_grad_enabled() or somebody_looks_on(grad):
         return _autograd(ctx, grad)
     return _pull_back(ctx, grad, backward)
 

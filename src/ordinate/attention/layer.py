@@ -47,11 +47,15 @@ class KVCache:
         seen, new = len(self), k.shape[2]
         whole_padding = None
         if self.padding is not None or padding is not None:
-            whole_padding = torch.zeros(k.shape[0], seen + new, dtype=torch.bool, device=k.device)
-            if self.padding is not None:
-                whole_padding[:, :seen] = self.padding
-            if padding is not None:
-                whole_padding[:, seen:] = padding
+            whole_padding = torch.cat(
+                [
+                    torch.zeros(1, length, dtype=torch.bool, device=k.device).expand(k.shape[0], -1)
+                    if part is None
+                    else part.expand(k.shape[0], -1)
+                    for part, length in ((self.padding, seen), (padding, new))
+                ],
+                dim=1,
+            )
         if self.k is None or self.v is None or self.positions is None:
             return KVCache(k, v, positions, whole_padding, x)
         return KVCache(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..numerics import compute_dtype, pushes_forward
+from ..direct import no_second_derivatives
+from ..numerics import compute_dtype, is_transformed, is_transformed_beyond_grad, pushes_forward
 from .call import Call, in_words
 
 
@@ -16,6 +17,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append(f"a bias ({kinds}) would have to be a dense mask")
     if pushes_forward():
         reasons.append("its kernels have no forward-mode gradients")
+    elif is_transformed_beyond_grad():
+        reasons.append("its kernels have no second derivatives and no rules for torch.func.vmap")
     if call.softcap is not None:
         reasons.append("softcap is not among its arguments")
     if call.return_lse:
@@ -67,4 +70,28 @@ def run(call: Call) -> tuple[Tensor, None]:
         scale=call.scale,
         enable_gqa=enable_gqa,
     )
+    if not (torch.compiler.is_compiling() or is_transformed() or out.grad_fn is None):
+        _refuse_second_derivatives(out.grad_fn)
     return out.to(call.q.dtype), None
+
+
+def _refuse_second_derivatives(node: torch.autograd.graph.Node) -> None:
+    """PyTorch would, but without a word of what has them. Where it computes by plain operations, there are some."""
+    if node.name().startswith("ScaledDotProduct"):
+        node.register_hook(_differentiable_once)
+
+
+class _DifferentiableOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        raise NotImplementedError(no_second_derivatives("sdpa"))
+
+
+def _differentiable_once(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():  # nobody asked for a graph of them
+        return None
+    return tuple([None if x is None else _DifferentiableOnce.apply(x) for x in grads])

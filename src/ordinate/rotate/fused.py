@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..direct import autograd_function, somebody_looks_on
 from ..gpu import reason_against
-from ..numerics import pushes_forward
+from ..numerics import is_transformed, pushes_forward
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -20,13 +20,14 @@ Tables = tuple[Tensor, Tensor]  # cos and sin, float32 [batch or 1, seq, pairs]
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these: CUDA, one device, one dtype of 16 or 32 bits, no forward-mode gradients."""
+    """Whether the kernel takes these: on one CUDA device, of one 16- or 32-bit dtype, no dual tensors, no ``torch.func``."""
     first = tensors[0]
     return (
         first.is_cuda
         and first.dtype in _DTYPES
         and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
         and not pushes_forward()
+        and not is_transformed()
         and reason_against(first.device) is None
     )
 
