@@ -20,7 +20,7 @@ Tables = tuple[Tensor, Tensor]  # cos and sin, float32 [batch or 1, seq, pairs]
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these: on one CUDA device, of one 16- or 32-bit dtype, no dual tensors, no ``torch.func``."""
+    """Whether the kernel takes these: of one CUDA device and one dtype of 16 or 32 bits, none dual or transformed."""
     first = tensors[0]
     return (
         first.is_cuda
