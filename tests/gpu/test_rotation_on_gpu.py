@@ -1,0 +1,90 @@
+"""Rotations on a GPU: every start and length, against angles in float64, without a wait for the device."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import ordinate
+from conformance.budgets import assert_within, rotation_budget
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
+]
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+ROPES = {
+    "plain": ordinate.RoPE(64),
+    "partial, in pairs": ordinate.RoPE(96, rotary_dim=32, layout="interleaved"),
+    "an odd number of pairs": ordinate.RoPE(70, rotary_dim=22),
+    "YaRN": ordinate.RoPE(128, base=1e6, scaling=ordinate.scaling.YaRN(8, 64)),
+}
+
+
+def expected(rope: ordinate.RoPE, x: Tensor, positions: Tensor) -> Tensor:
+    """On the CPU in float64, where every angle is made anew."""
+    exact, _ = rope.rotate(x.cpu().double(), x.cpu().double(), positions.cpu(), positions.cpu())
+    return exact
+
+
+def check(rope: ordinate.RoPE, found: Tensor, x: Tensor, positions: Tensor) -> None:
+    exact = expected(rope, x, positions)
+    assert_within(
+        found.cpu(), exact, rotation_budget(exact, x.dtype, rope.rotary_dim, rope.layout)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ROPES)
+def test_tables_of_any_start_and_length_serve_each_other(name, dtype):
+    """Longer ones first, then shorter, then later starts: each is a view of what is there, or made anew."""
+    rope = copy.deepcopy(ROPES[name])
+    for q_len, k_len in [(257, 257), (31, 31), (1, 31), (3, 258), (129, 257), (513, 513), (1, 1)]:
+        q = torch.randn(2, 4, q_len, rope.head_dim, device="cuda").to(dtype)
+        k = torch.randn(2, 2, k_len, rope.head_dim, device="cuda").to(dtype)
+        turned_q, turned_k = rope.rotate(q, k)
+        keys = torch.arange(k_len)
+        check(rope, turned_q, q, keys[k_len - q_len :])
+        check(rope, turned_k, k, keys)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_turn_back(dtype):
+    rope = ROPES["plain"]
+    q, k = (torch.randn(1, 2, 77, 64, device="cuda").to(dtype).requires_grad_() for _ in range(2))
+    pull = torch.randn(1, 2, 77, 64, device="cuda").to(dtype)
+    (turned, _) = rope.rotate(q, k)
+    (found,) = torch.autograd.grad(turned, q, pull)
+    check(rope, found, pull, -torch.arange(77))
+
+
+@pytest.mark.parametrize(
+    "encoding", [ordinate.RoPE(64), ordinate.Sinusoidal(64)], ids=["RoPE", "Sinusoidal"]
+)
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_new_lengths_do_not_wait_for_the_device(encoding):
+    """Tables in float64 are made on the device itself: nothing is copied there, and no value is looked at."""
+    x = torch.randn(1, 1, 600, 64, device="cuda")
+    positions = torch.arange(600, device="cuda")
+
+    def once(length: int) -> None:
+        if isinstance(encoding, ordinate.Sinusoidal):
+            encoding.embed(x[:, 0, :length])
+        else:
+            encoding.rotate(x[:, :, :length], x[:, :, :length])
+            encoding.rotate(
+                x[:, :, :length], x[:, :, :length], positions[:length] + 5, positions[:length] + 5
+            )
+
+    once(8)  # constants are brought, kernels compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        once(300)
+        once(600)
+        once(299)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
