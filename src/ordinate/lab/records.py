@@ -171,8 +171,6 @@ class Sweep:
             if not isinstance(values[name], str):
                 raise ValueError(f"{name} must be text, got {values[name]!r:.60}")
         shlex.split(values["command"])  # as it is taken apart to be gone on with
-        if values["format"] != values["settings"]["format"]:
-            raise ValueError(f"format must be that of its settings, got {values['format']!r:.60}")
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
             values["command"], values["version"],
@@ -187,6 +185,8 @@ class Sweep:
         if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
             raise ValueError(f"seeds must be different numbers, got {values['seeds']!r:.200}")
         sweep.configs()  # whose fields are checked one by one
+        if values["format"] != values["settings"]["format"]:
+            raise ValueError(f"format must be that of its settings, got {values['format']!r:.60}")
         return sweep
 
 
