@@ -21,7 +21,7 @@ from ..checks import (
     check_rank,
 )
 from ..encoding import Lengths, PositionEncoding
-from ..numerics import without_autocast
+from ..numerics import compute_dtype, without_autocast
 from ..positions import check_lengths
 from . import chunked, fused, reference, sdpa
 from .call import Call
@@ -371,6 +371,7 @@ def finish(
         scale = (1.0 if encoding is None else encoding.logit_factor) / math.sqrt(q.shape[-1])
     else:
         scale = check_number("scale", scale)
+    bias = None if bias is None else bias.computed_in(compute_dtype(q.dtype))
     call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), return_lse)
     if call.has_value_term:
         for part in call.parts:

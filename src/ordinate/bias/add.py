@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..numerics import compute_dtype
 from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias, parts_of
 
 
@@ -28,7 +29,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
     if isinstance(first, LinearBias) and isinstance(second, LinearBias):
         if first.symmetric != second.symmetric:
             return None
-        return replace(first, slopes=first.slopes + second.slopes)
+        return replace(first, slopes=_widened(first.slopes) + _widened(second.slopes))
     if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
         lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
     elif first.aligned and not torch.compiler.is_compiling():
@@ -52,11 +53,16 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
 
 
 def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor, "heads distances"]:
-    tensor = bias.slopes if isinstance(bias, LinearBias) else bias.table
+    tensor = _widened(bias.slopes if isinstance(bias, LinearBias) else bias.table)
     distances = torch.arange(lo, hi + 1, device=tensor.device)
     if isinstance(bias, LinearBias):
-        return -bias.slopes[:, None] * bias._span(distances)
-    return bias.table[:, bias._rows(distances)]
+        return -tensor[:, None] * bias._span(distances)
+    return tensor[:, bias._rows(distances)]
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Sums of 16 bits are not rounded to 16 bits."""
+    return tensor.to(compute_dtype(tensor.dtype))
 
 
 def same_positions(first: PairBias, second: PairBias) -> bool:

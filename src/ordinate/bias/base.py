@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import check_rank
+from ..numerics import compute_dtype
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -77,6 +78,23 @@ class Bias:
         """The tensor fields, in order; with `spec` they make up the whole bias."""
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return [value for value in values if isinstance(value, Tensor)]
+
+    def computed_in(self, dtype: torch.dtype) -> Bias:
+        """The same with float32 tensors made float64 for a call in float64, and the other way round.
+
+        16 bits are widened where they are read: exactly, and without a copy of the whole.
+        """
+        if not is_dataclass(self):
+            return self
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        others = {
+            name: value.to(dtype)
+            for name, value in named
+            if isinstance(value, Tensor)
+            and value.is_floating_point()
+            and compute_dtype(value.dtype) != dtype
+        }
+        return replace(self, **others) if others else self
 
     def integers(self) -> list[int]:
         """The fields that are whole numbers, in order: where a table starts may follow from a length, which is a

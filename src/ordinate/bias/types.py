@@ -334,7 +334,9 @@ class SumBias(Bias):
 
     def dense(self) -> Float[Tensor, "batch heads q k"]:
         self.scaled  # noqa: B018  a sum that mixes both has no single matrix
-        return torch.stack(torch.broadcast_tensors(*(part.dense() for part in self.parts))).sum(0)
+        parts = (part.dense() for part in self.parts)
+        wide = [part.to(compute_dtype(part.dtype)) for part in parts]
+        return torch.stack(torch.broadcast_tensors(*wide)).sum(0)
 
     def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
         return tuple(tensor for part in self.parts for tensor in part.pullback(grad))
@@ -351,6 +353,9 @@ class SumBias(Bias):
 
     def tensors(self) -> list[Tensor]:
         return [tensor for part in self.parts for tensor in part.tensors()]
+
+    def computed_in(self, dtype: torch.dtype) -> SumBias:
+        return SumBias(tuple(part.computed_in(dtype) for part in self.parts))
 
     def integers(self) -> list[int]:
         return [integer for part in self.parts for integer in part.integers()]
