@@ -138,10 +138,10 @@ def stretches(mean: float, spread: float = 0.1) -> list[float]:
 
 def _evaluation(config, extension, length, level, slope, draw, accuracy) -> dict:
     doublings = math.log2(length / config.train_length)
-    numbers = ("loss", "last_loss", "windowed_loss", "gain", "accuracy")
+    numbers = ("loss", "last_loss", "windowed_loss", "gain", "accuracy", "last_accuracy")
     empty = {
         "kind": "evaluation", "extension": extension, "length": length, **dict.fromkeys(numbers),
-        **{f"{name}_error": None for name in ("loss", "last", "gain", "accuracy")}, "positions": [],
+        **{f"{name}_error": None for name in ("loss", "last", "gain", "accuracy", "last_accuracy")}, "positions": [],
         "stretches": [], "variants": {}, "refused": None,
     }  # fmt: skip
     if slope is None and doublings > 0:
@@ -161,7 +161,8 @@ def _evaluation(config, extension, length, level, slope, draw, accuracy) -> dict
     }  # fmt: skip
     if accuracy:
         right = max(0.0, 0.98 - 3 * abs(slope or 0) * doublings)
-        return {**found, "accuracy": right, "accuracy_error": 0.004}
+        of_last = {"last_accuracy": right, "last_accuracy_error": 0.004}
+        return {**found, "accuracy": right, "accuracy_error": 0.004, **of_last}
     gain = trained - 0.001 - loss if doublings > 0 else None
     # The hard stretches are not quite the same at every length, so a rise has an error.
     return {

@@ -227,17 +227,22 @@ class Oracle(Transformer):
         return nn.functional.one_hot(answers, 256).float() * 50
 
 
-@pytest.mark.parametrize(("task", "expected"), [("copy", 0.5), ("flipflop", None)])
+@pytest.mark.parametrize(("task", "expected"), [("copy", 0.5), ("induction", None)])
 def test_exact_match_counts_whole_answers_and_accuracy_single_tokens(task, expected, monkeypatch):
-    config = tiny(task=task, lengths=(16, 32), train_length=16, evaluation_tokens=64)
+    config = tiny(task=task, lengths=(16, 32), train_length=16, evaluation_tokens=64, last_tokens=6)
     given = make_task(config)
     monkeypatch.setattr(type(given), "variants", ())
     batch = given.test_sequences(config, 32)
     measured = evaluate(Oracle(batch), given, config, 32)
+    of_last = expected
     if expected is None:  # every answer counts the same, however many a sequence asks for
         asked = batch.targets != UNASKED
-        expected = 1 - asked[::2, -1].sum().item() / asked.sum().item()
+        wrong = asked[::2, -1].sum().item()
+        expected, of_last = (1 - wrong / some.sum().item() for some in (asked, asked[:, -6:]))
+        assert of_last < expected
     assert measured["accuracy"] == pytest.approx(expected)
+    assert measured["last_accuracy"] == pytest.approx(of_last)
+    assert measured["last_accuracy_error"] > 0
     assert measured["windowed_loss"] is None
 
 

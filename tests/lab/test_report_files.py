@@ -155,12 +155,14 @@ def test_positions_and_context_are_drawn_with_the_margins_of_their_tests(tmp_pat
     drawn = {chart.key: chart for chart in reporting.charts(summary)}
     arm = summary.arms[0]
     (curve,) = drawn["positions"].curves
-    assert curve.high == pytest.approx([one.loss.mean + one.margin for one in arm.furthest.positions])
+    assert curve.high == pytest.approx(
+        [one.loss.mean + one.loss.margin() for one in arm.furthest.positions]
+    )
     assert all(low < high for low, high in zip(curve.low, curve.high, strict=True))
     (curve,) = drawn["context"].curves
     past = [one for one in arm.evaluations if one.length > 64]
     assert curve.x == (96, 128, 256, 512)
-    assert curve.low == pytest.approx([one.gain.mean - one.gain_margin for one in past])
+    assert curve.low == pytest.approx([one.gain.mean - one.gain.margin() for one in past])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_the_last_tokens_are_shown_at_every_length_with_their_margins(folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     arm = next(arm for arm in read_report(folder).summary.arms if arm.label == "t5")
     for one in arm.evaluations:
-        shown = f"{one.last_loss.mean:.3f} ± {one.last_margin:.3f}"
+        shown = f"{one.last_loss.mean:.3f} ± {one.last_loss.margin():.3f}"
         assert shown in page
         assert shown in text
 
@@ -249,7 +251,7 @@ def test_markdown_has_the_tables_and_points_to_pictures_that_exist(folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (folder / path).is_file()
-    assert re.search(r"\| alibi \| ≥ 8× \| −1\.2 ± 1\.\d % \|", text)
+    assert re.search(r"\| alibi \| ≥ 8× \| −2\.7 ± 1\.\d % \|", text)
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert len(tables) == 4  # side by side, extensions, loss by length, last tokens by length
     for table in tables:
@@ -263,7 +265,8 @@ def test_json_has_every_number_and_no_nan(folder):
     assert by_name["rope"]["in_length_loss"]["seeds"] == 3
     assert by_name["learned"]["lengths"][1] == {
         "length": 96, "loss": None, "perplexity": None, "last_loss": None, "rise": None,
-        "windowed_gain": None, "accuracy": None, "variants": {}, "positions": [], "refused": REFUSED,
+        "windowed_gain": None, "accuracy": None, "last_accuracy": None, "fall": None, "variants": {},
+        "positions": [], "refused": REFUSED,
     }  # fmt: skip
     assert data["left_out"] == []
 

@@ -39,7 +39,7 @@ def change_losses(run, losses, extension=None):
         if line["kind"] == "evaluation" and line["extension"] == extension and line["length"] in losses:
             loss = losses[line["length"]]
             spread = 0.1 + 0.01 * math.log2(line["length"] / 64)
-            return {**line, "loss": loss, "stretches": stretches(loss, spread)}
+            return {**line, "loss": loss, "last_loss": loss, "stretches": stretches(loss, spread)}
         return line
 
     rewrite(run, change)
@@ -52,7 +52,7 @@ def test_means_and_spreads_are_those_of_the_records(tmp_path):
     losses = [evaluated(run, 512)["loss"] for run in runs]
     assert arm.at[512].loss.mean == pytest.approx(statistics.fmean(losses))
     assert arm.at[512].loss.spread == pytest.approx(statistics.stdev(losses))
-    rises = [evaluated(run, 512)["loss"] / evaluated(run, 64)["loss"] - 1 for run in runs]
+    rises = [evaluated(run, 512)["last_loss"] / evaluated(run, 64)["last_loss"] - 1 for run in runs]
     assert arm.at[512].rise.values == pytest.approx(rises)
     gains = [evaluated(run, 512)["gain"] for run in runs]
     assert arm.at[512].gain.values == pytest.approx(gains)
@@ -213,6 +213,14 @@ def spoil_table(run):
     rewrite(run, lambda line: {**line, "positions": [[0, 8]]} if line["kind"] == "evaluation" else line)
 
 
+def spoil_error(run):
+    rewrite(run, lambda line: {**line, "last_error": -1.0} if line["kind"] == "evaluation" else line)
+
+
+def without_last_answers(run):
+    rewrite(run, lambda line: {k: v for k, v in line.items() if k != "last_accuracy"})
+
+
 def without_evaluation(run):
     rewrite(run, lambda line: None if line["kind"] == "evaluation" else line)
 
@@ -228,6 +236,8 @@ SPOILED = {
     "text for a number": (spoil_number, "damaged", "loss of a line of kind evaluation must be a loss or null"),
     "a field missing": (spoil_field, "damaged", "a line of kind train must have grad_norm"),
     "half a bin": (spoil_table, "damaged", "positions of a line of kind evaluation must be rows of 4 numbers"),
+    "an error below 0": (spoil_error, "damaged", "evaluation must be an error or null, got -1.0"),
+    "no last answers": (without_last_answers, "damaged", "a line of kind evaluation must have last_accuracy"),
     "no evaluation": (without_evaluation, "damaged", "must have 15 evaluations, each in its place, got 0"),
     "no result": (unfinish, "unfinished", "it has no result.json"),
 }  # fmt: skip

@@ -46,6 +46,9 @@ def evaluate(
     asked = batch.targets != UNASKED
     at = torch.arange(length).expand_as(asked)
     scored, score_error = _accuracy(task, right, asked)
+    ends = asked & (at >= length - config.last_tokens)
+    # An answer that counts only as a whole is one of the last tokens, wherever it begins.
+    last = _accuracy(task, right, asked if task.measure == "exact match" else ends)
     if isinstance(task, Language):  # from sequences to stretches, which are the same at every length
         stretches = len(task.stretches(config))
         losses, at = (part[asked].view(stretches, -1) for part in (losses, at))
@@ -59,6 +62,8 @@ def evaluate(
         "stretches": losses.mean(1).tolist() if isinstance(task, Language) else [],
         "accuracy": scored,
         "accuracy_error": score_error,
+        "last_accuracy": last[0],
+        "last_accuracy_error": last[1],
         "variants": _variants(model, task, config, length),
     }
     level = 0.0
@@ -70,8 +75,8 @@ def evaluate(
         found["windowed_loss"] = level
         gain, found["gain_error"] = _mean(-losses, asked & (at >= config.train_length))
         found["gain"] = gain
-    last, found["last_error"] = _mean(losses, asked & (at >= length - config.last_tokens))
-    found["last_loss"] = None if last is None else level + last
+    last_loss, found["last_error"] = _mean(losses, asked & (at >= length - config.last_tokens))
+    found["last_loss"] = None if last_loss is None else level + last_loss
     for start, stop in _bins(length, config.train_length):
         mean, error = _mean(losses, asked & (at >= start) & (at < stop))
         if mean is not None:
@@ -163,7 +168,8 @@ def _accuracy(task: Task, right: Tensor, asked: Tensor) -> tuple[float | None, f
         right, asked = (right | ~asked).all(1, keepdim=True), torch.ones(len(asked), 1, dtype=torch.bool)
     share, error = _mean(right.double(), asked)
     # All right, or all wrong: by the rule of three, 3 in so many may still be the other way (two errors).
-    return share, None if error is None else max(error, 1.5 / len(asked))
+    rows = asked.any(1).sum().item()
+    return share, None if error is None else max(error, 1.5 / rows)
 
 
 def _variants(model: nn.Module, task: Task, config: RunConfig, length: int) -> dict[str, list]:
@@ -199,4 +205,5 @@ def _nothing() -> dict[str, Any]:
     """Every measure, before anything is measured."""
     names = ("loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error")
     empty: dict[str, Any] = {"positions": [], "stretches": [], "variants": {}}
-    return {**dict.fromkeys((*names, "accuracy", "accuracy_error", "refused")), **empty}
+    scores = ("accuracy", "accuracy_error", "last_accuracy", "last_accuracy_error")
+    return {**dict.fromkeys((*names, *scores, "refused")), **empty}

@@ -150,9 +150,9 @@ def _by_length(arm: Arm, style: Style, measure: Measure, scale: Callable[[float]
     )
 
 
-def _with_margins(curve: Curve, margins: Sequence[float | None]) -> Curve:
+def _with_margins(curve: Curve, values: Sequence[Estimate]) -> Curve:
     """The same with another band: half of a 95 % interval to each side."""
-    pairs = list(zip(curve.y, margins, strict=True))
+    pairs = [(y, value.margin()) for y, value in zip(curve.y, values, strict=True)]
     return replace(
         curve,
         low=tuple(y - (margin or 0) for y, margin in pairs),
@@ -213,7 +213,7 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
         middles = tuple((each.start + each.stop) / 2 for each in one.positions)
         losses = [each.loss for each in one.positions]
         curve = _band(arm, styles[arm.label], middles, losses, _stops(arm, summary))
-        curves.append(_with_margins(curve, [each.margin for each in one.positions]))
+        curves.append(_with_margins(curve, losses))
     control = (
         ""
         if summary.by_accuracy
@@ -225,7 +225,7 @@ def _positions(summary: Summary, styles: dict[str, Style]) -> Chart:
         "Loss by position in the text",
         f"Where in a sequence of {summary.lengths[-1]} tokens the loss comes from. At the start everyone lacks "
         f"context; past the dashed line lie positions no model saw in training. {control}Bands are 95 % "
-        "intervals, over text or over seeds, whichever are wider.",
+        "intervals, over text and seeds together.",
         "position in the sequence (tokens)",
         "loss (nats per token)",
         tuple(curves),
@@ -243,7 +243,7 @@ def _gain(summary: Summary, styles: dict[str, Style]) -> Chart:
     curves = []
     for arm in summary.arms:
         curve = _by_length(arm, styles[arm.label], lambda one: one.gain, lambda gain: gain)
-        measured = [one.gain_margin for one in arm.evaluations if one.gain is not None]
+        measured = [one.gain for one in arm.evaluations if one.gain is not None]
         curves += [_with_margins(curve, measured)] if curve.x else []
     return Chart(
         "context",
@@ -251,7 +251,7 @@ def _gain(summary: Summary, styles: dict[str, Style]) -> Chart:
         f"The loss of the same targets with exactly the last {summary.train_length} tokens in view, less the loss "
         "with all of the text, over targets that see more. Above zero the model makes use of the rest; at zero "
         "it ignores it, and a flat perplexity is no merit; below zero it is harmed. Bands are 95 % intervals, "
-        "over text or over seeds, whichever are wider.",
+        "over text and seeds together.",
         "length tested at (tokens)",
         "loss saved (nats per token)",
         tuple(curves),

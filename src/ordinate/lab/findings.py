@@ -1,22 +1,34 @@
 """What the numbers say, in sentences that claim no more than the noise allows.
 
-Two kinds of noise are told apart. Between seeds: a difference between encodings is claimed only by
-`estimate.differ`, so never with one seed. Within one trained model: a difference is claimed only beyond
-its margin, half of the 95 % interval over stretches of text, or over seeds if that is wider. What has no
-margin, because the text is too short for one, is not claimed at all.
+Two kinds of noise are in every claim: another text and, where there are several seeds, another seed. With one
+seed what is said is about these trained models. What has no margin, because the text is too short for one, is
+not claimed at all; and what several arms are said to do is claimed of all of them together (`estimate`).
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import margins, words
-from .estimate import Estimate, differ
+import torch
+
+from . import words
+from .estimate import (
+    CONFIDENCE,
+    FEWEST,
+    FEWEST_SEEDS,
+    Error,
+    Estimate,
+    compare,
+    decided,
+    error_of_pairs,
+    student_quantile,
+)
 from .findings_training import training
 from .summary import ACCURACY_FALL, LOSS_RISE, Arm, Evaluation, Summary
-from .verdict import Verdict, verdict
+from .verdict import Verdict, verdicts
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,11 @@ def _by_verdict(summary: Summary) -> dict[Verdict, list[Arm]]:
     """Every arm by what it does at the longest length."""
     found: dict[Verdict, list[Arm]] = {
         "holds": [], "breaks": [], "close": [], "returned": [], "refused": [], "not learned": [],
-        "untold": [], "unknown": [],
+        "untold": [], "unrecorded": [], "unknown": [],
     }  # fmt: skip
+    found_of = verdicts(summary.arms, summary.lengths[-1])
     for arm in summary.arms:
-        found[verdict(arm, summary.lengths[-1])].append(arm)
+        found[found_of[arm.label]].append(arm)
     return found
 
 
@@ -81,19 +94,24 @@ def _length(summary: Summary) -> str:
         return ""
     factor = words.times(longest / summary.train_length)
     limit = (
-        f"{ACCURACY_FALL * 100:.0f} points of its in-length accuracy"
+        f"{ACCURACY_FALL * 100:.0f} points of the accuracy"
         if summary.by_accuracy
-        else f"{LOSS_RISE * 100:.0f} % of its in-length loss"
+        else f"{LOSS_RISE * 100:.0f} % of the loss"
     )
+    limit = f"within {limit} they have at the training length"
     groups = _by_verdict(summary)
     parts = []
     if groups["holds"]:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["holds"]]
-        parts.append(f"Within {limit} at {factor} the training length: {words.listed(named)}.")
+        parts.append(
+            f"The last tokens at {factor} the training length are {limit}: {words.listed(named)}."
+        )
     else:
-        parts.append(f"No arm surely stays within {limit} at {factor} the training length.")
+        parts.append(f"Of no arm are the last tokens at {factor} the training length surely {limit}.")
     if groups["breaks"]:
-        ordered = sorted(groups["breaks"], key=lambda arm: min(s.factor for s in arm.stretches))
+        ordered = sorted(
+            groups["breaks"], key=lambda arm: min((s.factor for s in arm.stretches), default=0.0)
+        )
         named = [f"{arm.label} leaves {_leaves(arm)} ({_change(arm, longest)})" for arm in ordered]
         parts.append(f"{words.listed(named)}.")
     for arm in groups["returned"]:
@@ -112,6 +130,12 @@ def _length(summary: Summary) -> str:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["untold"]]
         count = words.plural(summary.stretches, "stretch", "stretches")
         parts.append(f"From {count} of text nothing can be told of {words.listed(named)}.")
+    if groups["unrecorded"]:
+        named = [arm.label for arm in groups["unrecorded"]]
+        parts.append(
+            "The records do not have the last tokens by themselves, and a mean over all positions may hide a cliff: "
+            f"whether it holds cannot be decided of {words.listed(named)}."
+        )
     for arm in groups["refused"]:
         refusal = arm.refusal
         if refusal is not None:
@@ -122,6 +146,8 @@ def _length(summary: Summary) -> str:
 
 
 def _leaves(arm: Arm) -> str:
+    if not arm.stretches:
+        return "on the way"  # a length in between has no number
     return "already at the training length" if arm.stretch == "< 1×" else f"after {arm.stretch}"
 
 
@@ -135,12 +161,14 @@ def _at_home(arm: Arm) -> str:
 
 def _change(arm: Arm, length: int) -> str:
     one, start = arm.at[length], arm.in_length
-    if one.accuracy is not None and start is not None and start.accuracy is not None:
-        return f"{start.accuracy.mean * 100:.0f} → {one.accuracy.mean * 100:.0f} % right"
+    if one.fall is not None and one.last_accuracy and start is not None and start.last_accuracy:
+        margin = one.fall.margin()
+        off = "" if margin is None else f" ± {margin * 100:.0f}"
+        return f"{start.last_accuracy.mean * 100:.0f} → {one.last_accuracy.mean * 100:.0f}{off} % right"
     if one.rise is None:
         return words.NOTHING
-    margin = "" if one.rise_margin is None else f" ± {one.rise_margin * 100:.1f}"
-    return words.percent(one.rise.mean) + margin
+    margin = one.rise.margin()
+    return words.percent(one.rise.mean) + ("" if margin is None else f" ± {margin * 100:.1f}")
 
 
 # In length
@@ -156,16 +184,56 @@ def _in_length(summary: Summary) -> str:
     ]
     measure = "accuracies" if summary.by_accuracy else "losses in nats per token"
     text = f"At the training length the {measure} run from {ends[0]} to {ends[1]}"
-    if any(quality.spread is None for quality in found.values()):
-        return f"{text}; an arm of one seed has no spread, so no order among them is claimed."
-    best, *others = best_first
-    behind = [label for label in others if differ(found[best], found[label], len(others))]
-    level = [label for label in others if label not in behind]
-    if not behind:
-        return f"{text}; with these seeds no arm can be called better than another."
-    clear = f"{best} is ahead of {words.listed(behind)} by more than seeds explain"
-    rest = f", not of {words.listed(level)}" if level else ""
-    return f"{text}. {clear}{rest}."
+    return text + _order(summary, [arm for arm in summary.arms if arm.label in found and arm.learned])
+
+
+def _order(summary: Summary, arms: Sequence[Arm]) -> str:
+    """Which arms can be told apart, of all pairs at once."""
+    seeds = sorted({seed for arm in arms for seed in arm.seeds})
+    table = torch.full((len(arms), len(seeds)), math.nan, dtype=torch.float64)
+    for row, arm in zip(table, arms, strict=True):
+        if arm.quality is not None and len(arm.quality.values) == len(arm.seeds):
+            row[[seeds.index(seed) for seed in arm.seeds]] = torch.tensor(arm.quality.values).double()
+    if summary.by_accuracy:
+        table = -table  # the best is the lowest
+    found = compare(table, lambda a, b, confidence: _off_by_text(arms[a], arms[b], confidence))
+    if found is None:
+        return (
+            f"; it takes {FEWEST_SEEDS} seeds of two arms that have learned to tell an order from luck, so none "
+            "is claimed."
+        )
+    labels = [arms[number].label for number in found.order]
+    alike = [
+        words.listed([arms[number].label for number in group])
+        for group in found.groups
+        if len(group) > 1
+    ]
+    if len(found.groups) == 1:
+        text = f"; no two of {words.listed(labels)} can be told apart."
+    else:
+        pairs = f"Cannot be told apart: {'; '.join(alike)}. Every other pair" if alike else "Every pair"
+        pairs += "" if len(arms) == len(summary.arms) else " of arms that have learned"
+        order = words.listed(labels)
+        text = f". {pairs} differs by more than seeds and text explain; the better one first: {order}."
+    if found.visible is None:
+        return text
+    size = f"{found.visible * 100:.2g} points" if summary.by_accuracy else f"{found.visible:.2g} nats"
+    return f"{text} A difference of {size} would be seen four times in five."
+
+
+def _off_by_text(a: Arm, b: Arm, confidence: float) -> float | None:
+    """Half of the interval over text of how far two arms are apart at the training length."""
+    one, other = a.in_length, b.in_length
+    if one is None or other is None:
+        return None
+    if one.accuracy is not None and other.accuracy is not None:
+        half, of_other = (of.margin_of_text(confidence) for of in (one.accuracy, other.accuracy))
+        return None if half is None or of_other is None else math.hypot(half, of_other)
+    there, here = (
+        [statistics.fmean(of) for of in zip(*each.stretches, strict=False)] for each in (one, other)
+    )
+    error = error_of_pairs(there, here)
+    return None if error is None else error * student_quantile(confidence, len(here) - 1)
 
 
 def _written(summary: Summary, quality: float) -> str:
@@ -179,18 +247,20 @@ def _extra_context(summary: Summary) -> str:
     longest = summary.lengths[-1]
     if longest == summary.train_length:
         return ""
-    uses: list[str] = []
-    ignores: list[str] = []
-    harmed: list[str] = []
-    for arm in summary.arms:
-        one = arm.at.get(longest)
-        if one is None or one.gain is None or one.gain_margin is None:
-            continue
-        named = f"{arm.label} ({words.signed(one.gain.mean)} ± {one.gain_margin:.3f})"
-        if abs(one.gain.mean) <= one.gain_margin:
-            ignores.append(named)
-        else:
-            (uses if one.gain.mean > 0 else harmed).append(named)
+    gains = {
+        arm.label: one.gain
+        for arm in summary.arms
+        if (one := arm.at.get(longest)) and one.gain is not None and one.gain.margin() is not None
+    }
+    sure = decided(gains, sides=2)
+    named = {
+        label: f"{label} ({words.signed(gain.mean)} ± {gain.margin():.3f})"
+        for label, gain in gains.items()
+    }
+    uses, harmed = (
+        [named[label] for label in gains if sure.get(label) is side] for side in (True, False)
+    )
+    ignores = [named[label] for label in gains if label not in sure]
     if not (uses or ignores or harmed):
         return ""
     parts = []
@@ -211,53 +281,53 @@ def _extra_context(summary: Summary) -> str:
 
 def _extensions(summary: Summary) -> str:
     longest = summary.lengths[-1]
+    plain = {arm.spec: arm for arm in summary.arms if (one := arm.at.get(longest)) and one.loss}
+    extended = [
+        arm
+        for arm in summary.extensions
+        if arm.spec in plain and (one := arm.at.get(longest)) and one.loss
+    ]
+    gained = {arm.label: _better(arm.at[longest], plain[arm.spec].at[longest]) for arm in extended}
+    sure = decided(gained, sides=2)
     parts = []
-    for base in summary.arms:
-        family = [arm for arm in summary.extensions if arm.spec == base.spec]
-        measured = {
-            arm.label: one for arm in (base, *family) if (one := arm.at.get(longest)) and one.loss
-        }
-        if base.label not in measured or len(measured) < 2:
+    for base in plain.values():
+        family = [arm for arm in extended if arm.spec == base.spec]
+        if not family:
             continue
-        plain = measured.pop(base.label)
-        best = max(measured, key=lambda label: _better(measured[label], plain).mean)
-        gained, margin = _better(measured[best], plain), _better_margin(measured[best], plain)
-        before, after = _result(plain), _result(measured[best])
-        if margin is None or gained.mean <= margin:
+        before = _result(base.at[longest])
+        better = [arm for arm in family if sure.get(arm.label) is True]
+        if not better:
             parts.append(
                 f"{base.label} at {longest} tokens: {before}; no scaling put on it without training is "
                 "better beyond noise."
             )
             continue
-        extended = next(arm for arm in family if arm.label == best)
-        cost = _in_length_cost(base, extended)
+        better.sort(key=lambda arm: gained[arm.label].mean, reverse=True)
+        named = [
+            f"{arm.extension} ({_result(arm.at[longest])}{_in_length_cost(base, arm)})" for arm in better
+        ]
         parts.append(
-            f"{base.label} at {longest} tokens: {before}. Of the scalings put on it without training "
-            f"{extended.extension} comes out best: {after}{cost}."
+            f"{base.label} at {longest} tokens: {before}. Better by a scaling put on it without training: "
+            f"{words.listed(named)}."
         )
     return " ".join(parts)
 
 
 def _better(one: Evaluation, plain: Evaluation) -> Estimate:
-    """By how much an evaluation is better than another of the same models, in its own measure."""
+    """By how much an evaluation is better than another of the same models on the same tests, in its own measure."""
     if one.accuracy is not None and plain.accuracy is not None:
-        pairs = zip(one.accuracy.values, plain.accuracy.values, strict=True)
+        pairs = list(zip(one.accuracy.values, plain.accuracy.values, strict=True))
+        both = zip(one.accuracy.text, plain.accuracy.text, strict=False)
+        text = tuple((*of_one, *of_plain) for of_one, of_plain in both)
+        pieces = min(one.accuracy.pieces, plain.accuracy.pieces)
     else:
         assert one.loss is not None
         assert plain.loss is not None
-        pairs = zip(plain.loss.values, one.loss.values, strict=True)
-    return Estimate(tuple(a - b for a, b in pairs))
-
-
-def _better_margin(one: Evaluation, plain: Evaluation) -> float | None:
-    """How far that may be off; of losses by pairs, since both are tested on the same stretches."""
-    if one.accuracy is not None and plain.accuracy is not None:
-        if one.accuracy_margin is None or plain.accuracy_margin is None:
-            return None
-        return math.hypot(one.accuracy_margin, plain.accuracy_margin)
-    of_text = [margins.of_difference(a, b) for a, b in zip(one.stretches, plain.stretches, strict=True)]
-    known = [margin for margin in of_text if margin is not None]
-    return max(*known, _better(one, plain).margin or 0.0) if len(known) == len(of_text) else None
+        pairs = list(zip(plain.loss.values, one.loss.values, strict=True))
+        errors = [error_of_pairs(a, b) for a, b in zip(one.stretches, plain.stretches, strict=True)]
+        text = tuple((Error(error),) for error in errors if error is not None)
+        pieces = one.loss.pieces
+    return Estimate(tuple(a - b for a, b in pairs), text, pieces)
 
 
 def _result(one: Evaluation) -> str:
@@ -283,21 +353,23 @@ def _noise(summary: Summary) -> str:
     single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
     source = "test sequences"
     if not summary.by_accuracy:
-        count = words.plural(summary.stretches, "stretch", "stretches")
-        source = f"{count} of text, the same at every length"
-    what = "A change of accuracy counts only beyond" if summary.by_accuracy else "± after a number is"
-    text = f"{what} half of a 95 % interval over {source}"
-    if several and single:
-        text += f", and for {words.listed(several)} the wider of that and the interval over seeds."
-    else:
-        text += ", or over seeds where that is wider." if several else "."
-    if not summary.by_accuracy and summary.stretches < margins.FEWEST:
-        text = f"The test has {count} of text, fewer than the {margins.FEWEST} it takes to tell a change from noise."
+        source = f"{words.plural(summary.stretches, 'stretch', 'stretches')} of text, the same at every length"
+    text = f"± after a number is half of its own {CONFIDENCE * 100:.0f} % interval over {source}"
     if several:
-        text += (
-            " Differences between encodings are claimed by Welch's test at 95 %, corrected for the number of "
-            "comparisons, and never when smaller than the spread over seeds."
-        )
+        text += ", and over seeds"
+        text += f" for {words.listed(several)}." if single else "."
+    else:
+        text += "."
+    if not summary.by_accuracy and summary.stretches < FEWEST:
+        count = words.plural(summary.stretches, "stretch", "stretches")
+        text = f"The test has {count} of text, fewer than the {FEWEST} it takes to tell a change from noise."
+    text += (
+        f" What is said of several arms takes more than that: in at most {(1 - CONFIDENCE) * 100:.0f} % of comparisons "
+        "is any arm falsely said to hold or to break (Holm's procedure), and the same goes for what uses the extra "
+        "context and which scaling helps."
+    )
+    if several:
+        text += " Arms are told apart by all pairs, seed by seed (Tukey's studentized range)."
     if single:
         who = "Every arm has" if not several else f"{words.listed(single)} {_have(single)}"
         text += (

@@ -36,20 +36,20 @@ def _baseline(summary: Summary, baseline: Baseline) -> str:
     behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
     named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
     text = (
-        f"No better than {named}, so hardly trained: {words.listed(behind)}."
+        f"No lower loss than {named}, so hardly trained: {words.listed(behind)}."
         if behind
-        else f"Every arm is better than {named}."
+        else f"Every arm has a lower loss than {named}."
     )
     if baseline.accuracy is None:
         return text
     chance = [
         label
         for label, one in found.items()
-        if one.accuracy and one.accuracy.mean - (one.accuracy_margin or 0.0) <= baseline.accuracy
+        if one.accuracy and one.accuracy.mean - (one.accuracy.margin() or 0.0) <= baseline.accuracy
     ]
     shares = [f"{label} {one.accuracy.mean * 100:.1f} %" for label, one in found.items() if one.accuracy]
     text += f" Right at the training length: {words.listed(shares)}; the baseline {baseline.accuracy * 100:.1f} %."
-    return f"{text} By that, no better than chance: {words.listed(chance)}." if chance else text
+    return f"{text} By that, not surely better than chance: {words.listed(chance)}." if chance else text
 
 
 def _settling(summary: Summary) -> str:

@@ -19,6 +19,7 @@ _OF_EXTENSIONS = (
     "stretch",
     "rise",
     "accuracy",
+    "last_accuracy",
     "last_loss",
     "gain",
 )

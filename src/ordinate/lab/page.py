@@ -35,10 +35,8 @@ def build_page(
     )
     extensions = ""
     if summary.extensions:
-        aside = (
-            "The trained model with its frequencies rescaled for evaluation alone; a rise is over the "
-        )
-        aside += "in-length loss of the model as it was trained."
+        aside = "The trained model with its frequencies rescaled for evaluation alone; a rise is over the loss at "
+        aside += "the training length of the model as it was trained."
         listed = _arms_table(narrative, narrative.extension_columns, summary.extensions, styles)
         extensions = _section("extended", "Stretched without training, in numbers", listed, aside)
     return _fill(
@@ -190,9 +188,9 @@ def _loss_cell(arm: Arm, length: int) -> str:
         return f"<td>{words.NOTHING}</td>"
     if one.loss is None:
         return f'<td title="{escape(one.refused or "")}">refused</td>'
-    rise = ""
-    if one.rise is not None and (arm.extension or length != arm.train_length):
-        rise = f'<span class="of">({words.percent(one.rise.mean)})</span>'
+    rise, start = "", arm.in_length
+    if start is not None and start.loss is not None and start.loss.mean and length != arm.train_length:
+        rise = f'<span class="of">({words.percent(one.loss.mean / start.loss.mean - 1)})</span>'
     return f"<td>{words.estimate(one.loss)}{rise}</td>"
 
 

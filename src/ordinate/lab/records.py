@@ -22,7 +22,8 @@ The kinds of lines in ``metrics.jsonl``::
     {"kind": "cost", "parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes",
                      "operations", "bytes"}
     {"kind": "evaluation", "extension", "length", "loss", "last_loss", "windowed_loss", "gain", "accuracy",
-                           "loss_error", "last_error", "gain_error", "accuracy_error", "refused",
+                           "last_accuracy", "loss_error", "last_error", "gain_error", "accuracy_error",
+                           "last_accuracy_error", "refused",
                            "positions": [[start, stop, loss, error], …], "stretches": [loss, …],
                            "variants": {name: [accuracy, error], …}}
 
@@ -31,7 +32,8 @@ stretch of the text, the same stretches at all lengths, so that differences can 
 ``windowed_loss`` is that of the control, every so many targets each with exactly the last training length
 of tokens; ``gain`` is how much lower the loss of the same targets is, of those that see more than that;
 ``last_loss`` and ``positions`` are the control's loss plus what the same targets differ from it by.
-Other tasks have no control, and these are means like any other. ``refused`` is the sentence with which
+Other tasks have no control, and these are means like any other. ``last_accuracy`` is that of the last tokens, or
+``accuracy`` where only whole answers count; records of format 2 do not have it. ``refused`` is the sentence with which
 the encoding declined a length, and the numbers beside it are then null.
 ``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on
 one machine.

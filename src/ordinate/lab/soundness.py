@@ -24,7 +24,7 @@ def check_lines(config: RunConfig, metrics: Sequence[dict[str, Any]], *, finishe
         ValueError: They are not.
     """
     for metric in metrics:
-        _check_fields(metric)
+        _check_fields({**_BEFORE_3, **metric} if config.format < 3 else metric)
     steps = [metric["step"] for metric in metrics if metric["kind"] == "train"]
     _check_all("steps of training", steps, range(1, (config.steps if finished else len(steps)) + 1))
     if not finished:
@@ -151,7 +151,12 @@ _COUNT = ("a whole number of at least 1", _count)
 _TEXT = ("text", _text)
 _NUMBER_OR_NULL = ("a number or null", _or_null(_number))
 _SHARE_OR_NULL = ("a share or null", _or_null(_share))
+# An error is infinite, or not a number, where the loss is.
+_ERROR_OR_NULL = ("an error or null", _or_null(_loss))
 _TEXT_OR_NULL = ("text or null", _or_null(_text))
+
+# What lines of an older format lack.
+_BEFORE_3 = dict.fromkeys(("last_accuracy", "last_accuracy_error"))
 
 # What a line of each kind must have before anything is computed from it.
 _FIELDS: dict[str, dict[str, tuple[str, Callable[[object], bool]]]] = {
@@ -166,10 +171,11 @@ _FIELDS: dict[str, dict[str, tuple[str, Callable[[object], bool]]]] = {
     },
     "evaluation": {
         "extension": _TEXT_OR_NULL, "length": _COUNT, "refused": _TEXT_OR_NULL,
-        "loss": ("a loss or null", _or_null(_loss)), "accuracy": _SHARE_OR_NULL,
+        "loss": ("a loss or null", _or_null(_loss)),
+        **dict.fromkeys(("accuracy", "last_accuracy"), _SHARE_OR_NULL),
+        **dict.fromkeys(("last_loss", "windowed_loss", "gain"), _NUMBER_OR_NULL),
         **dict.fromkeys(
-            ("loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error", "accuracy_error"),
-            _NUMBER_OR_NULL,
+            ("loss_error", "last_error", "gain_error", "accuracy_error", "last_accuracy_error"), _ERROR_OR_NULL
         ),
         "positions": ("rows of 4 numbers", _bins), "stretches": ("losses", _losses),
         "variants": ("shares and their errors by name", _shares),

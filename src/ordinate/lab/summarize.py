@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import margins
-from .estimate import Estimate
+from .estimate import Error, Estimate
 from .gather import Gathered, Run, finite
 from .records import Metric
 from .summary import (
@@ -22,7 +21,7 @@ from .summary import (
     Stretch,
     Summary,
 )
-from .tasks import FEWEST_TESTS
+from .tasks import FEWEST_TESTS, TASKS
 
 _SPIKE_WINDOW = 20
 
@@ -66,9 +65,12 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
         train_length=train_length,
         evaluations=_merge(kept or tables, starts),
         stretches=tuple(
-            _stretch(table, start)
+            stretch
             for seed, table in kept.items()
-            if not unlearned and (start := starts[seed]) and finite(start["loss"]) is not None
+            if not unlearned
+            and (start := starts[seed])
+            and finite(start["loss"]) is not None
+            and (stretch := _stretch(table, start)) is not None
         ),
         training=_curve(sound, "train"),
         validation=_curve(sound, "validation"),
@@ -83,6 +85,10 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
 def _evaluations_of(run: Run, extension: str | None) -> dict[int, Metric]:
     """Length → record, of the last time it was evaluated."""
     found = [one for one in run.of_kind("evaluation") if one.get("extension") == extension]
+    task = TASKS.get(run.config.task)
+    if task is not None and task.measure == "exact match":  # the last tokens are right if all are
+        names = ("accuracy", "accuracy_error")
+        found = [{**one, **{f"last_{name}": one[name] for name in names}} for one in found]
     return {int(one["length"]): one for one in sorted(found, key=lambda one: int(one["length"]))}
 
 
@@ -119,32 +125,20 @@ def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Ev
     refusals += ["the loss is not a finite number" for one, _ in here if _is_broken(one)]
     if refusals:  # also when other seeds have numbers: their mean would be of the lucky ones
         return Evaluation(length, refused=str(refusals[0]))
-    rises, rise_margins = [], []
-    for one, start in here:
-        loss, in_length = finite(one["loss"]), finite(start["loss"]) if start else None
-        if start and loss is not None and in_length:
-            rises.append(loss / in_length - 1)
-            rise_margins.append(
-                0.0 if one is start else margins.of_rise(one["stretches"], start["stretches"])
-            )
     lines = [one for one, _ in here]
-    estimates = {
-        name: Estimate.of(finite(one[name]) for one in lines)
-        for name in ("loss", "last_loss", "accuracy", "gain")
-    }
-    rise = Estimate.of(rises)
+    rises, falls = (
+        [change(one, start) for one, start in here if start is not None] for change in (_rise, _fall)
+    )
     return Evaluation(
         length=length,
-        loss=estimates["loss"],
+        loss=_measured(lines, "loss", "loss_error"),
         stretches=tuple(tuple(one["stretches"]) for one in lines),
-        last_loss=estimates["last_loss"],
-        last_margin=_margin(estimates["last_loss"], _margins(lines, "last_error")),
-        accuracy=estimates["accuracy"],
-        accuracy_margin=_margin(estimates["accuracy"], _margins(lines, "accuracy_error")),
-        rise=rise,
-        rise_margin=_margin(rise, rise_margins),
-        gain=estimates["gain"],
-        gain_margin=_margin(estimates["gain"], _margins(lines, "gain_error")),
+        last_loss=_measured(lines, "last_loss", "last_error"),
+        accuracy=_measured(lines, "accuracy", "accuracy_error"),
+        last_accuracy=_measured(lines, "last_accuracy", "last_accuracy_error"),
+        rise=_estimate(rises, lines),
+        fall=_estimate(falls, lines),
+        gain=_measured(lines, "gain", "gain_error"),
         positions=_positions(lines),
         variants={
             name: Estimate(tuple(one["variants"][name][0] for one in lines))
@@ -154,50 +148,83 @@ def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Ev
     )
 
 
-def _margins(lines: Sequence[Metric], name: str) -> list[float | None]:
-    return [margins.of_mean(finite(one[name]), _independent(one)) for one in lines]
+# A seed's number, and its errors over the text; no errors where they are not known.
+Measured = tuple[float, tuple[Error, ...] | None]
 
 
-def _independent(one: Metric) -> int:
-    """How many stretches of text a line is of; or sequences, of which a task has at least that many."""
-    return len(one["stretches"]) or FEWEST_TESTS
+def _measured(lines: Sequence[Metric], name: str, error: str) -> Estimate | None:
+    share = "accuracy" in name
+    found: list[Measured | None] = []
+    for one in lines:
+        value, size = finite(one.get(name)), finite(one.get(error))
+        off = None if size is None else (Error(size, value if share else None),)
+        found.append(None if value is None else (value, off))
+    return _estimate(found, lines)
 
 
-def _margin(estimate: Estimate | None, of_text: Sequence[float | None]) -> float | None:
-    """The wider of the interval over seeds and the widest of one seed's over the text."""
-    known = [margin for margin in of_text if margin is not None]
-    if estimate is None or len(known) < len(of_text) or not known:
+def _estimate(found: Sequence[Measured | None], lines: Sequence[Metric]) -> Estimate | None:
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):  # the mean of some seeds would be that of the lucky ones
         return None
-    return max(*known, estimate.margin or 0.0)
+    text = tuple(errors for _, errors in known if errors is not None)
+    # A problem has no stretches; of its sequences there are at least so many.
+    pieces = min(len(one["stretches"]) or FEWEST_TESTS for one in lines)
+    return Estimate(tuple(value for value, _ in known), text, pieces)
+
+
+def _rise(one: Metric, start: Metric) -> Measured | None:
+    """How much higher the loss of the last tokens is than it was at the training length, as a share."""
+    here, there = finite(one["last_loss"]), finite(start["last_loss"])
+    if here is None or not there or there < 0:
+        return None
+    if one == start:
+        return 0.0, ()
+    rise = finite(here / there - 1)
+    errors = [finite(one["last_error"]), finite(start["last_error"]), finite(start["loss_error"])]
+    if rise is None:
+        return None
+    if None in errors:
+        return rise, None
+    of_one, of_start, of_level = (error or 0.0 for error in errors)
+    # Both are the control's loss, of all the text, plus what the last tokens differ from it by. How these three
+    # hang together is not recorded: their errors add up at most.
+    level = 0.0 if start["windowed_loss"] is None else abs(rise) * of_level
+    return rise, (Error((of_one + abs(1 + rise) * of_start + level) / there),)
+
+
+def _fall(one: Metric, start: Metric) -> Measured | None:
+    """How many fewer of the last answers are right than at the training length; other questions, so two errors."""
+    here, there = finite(one.get("last_accuracy")), finite(start.get("last_accuracy"))
+    if here is None or there is None:  # also in records from before these were measured
+        return None
+    if one == start:
+        return 0.0, ()
+    errors = finite(start["last_accuracy_error"]), finite(one["last_accuracy_error"])
+    if errors[0] is None or errors[1] is None:
+        return there - here, None
+    return there - here, (Error(errors[0], there), Error(errors[1], here))
 
 
 def _positions(lines: Sequence[Metric]) -> tuple[Bin, ...]:
     """The bins that every seed has."""
-    bins: dict[tuple[int, int], list[tuple[float, float | None]]] = {}
+    bins: dict[tuple[int, int], list[Measured]] = {}
     for one in lines:
         for start, stop, loss, error in one["positions"]:
             if finite(loss) is not None:
-                margin = margins.of_mean(finite(error), _independent(one))
-                bins.setdefault((int(start), int(stop)), []).append((loss, margin))
-    found = []
-    for (start, stop), of_seeds in sorted(bins.items()):
-        if len(of_seeds) == len(lines):
-            loss = Estimate(tuple(loss for loss, _ in of_seeds))
-            found.append(Bin(start, stop, loss, _margin(loss, [margin for _, margin in of_seeds])))
-    return tuple(found)
+                size = finite(error)
+                found = loss, None if size is None else (Error(size),)
+                bins.setdefault((int(start), int(stop)), []).append(found)
+    return tuple(
+        Bin(start, stop, estimate)
+        for (start, stop), found in sorted(bins.items())
+        if len(found) == len(lines) and (estimate := _estimate(found, lines))
+    )
 
 
-def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch:
-    """Where one model crosses the limit, between two lengths on a straight line over log length."""
+def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch | None:
+    """Where the last tokens of one model cross the limit, between two lengths on a straight line over log length."""
     train_length = int(start["length"])
-    by_accuracy = start.get("accuracy") is not None
-
-    def overrun(one: Metric) -> float:
-        """Below 0 within the limit, above 0 past it."""
-        if by_accuracy:
-            return start["accuracy"] - ACCURACY_FALL - one["accuracy"]
-        return one["loss"] - start["loss"] * (1 + LOSS_RISE)
-
+    change, limit = (_rise, LOSS_RISE) if start["accuracy"] is None else (_fall, ACCURACY_FALL)
     reached: tuple[int, float] | None = None  # the last length within the limit, and how far within
     for length, one in table.items():
         if length < train_length:
@@ -205,7 +232,10 @@ def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch:
         factor = (reached[0] if reached else train_length) / train_length
         if one["refused"]:
             return Stretch(factor, "refused")
-        past = math.inf if _is_broken(one) else overrun(one)
+        changed = (math.inf,) if _is_broken(one) else change(one, start)
+        if changed is None:
+            return None
+        past = changed[0] - limit
         if past > 0:
             if reached is None:
                 return Stretch(0.0, "at once")

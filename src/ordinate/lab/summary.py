@@ -13,9 +13,10 @@ from .gather import Gathered, finite
 from .records import Metric
 from .tasks import Baseline
 
-#: The loss may rise this much over the in-length loss before an encoding counts as past its reach.
+#: The loss of the last tokens may rise this much over that at the training length before an encoding counts as
+#: past its reach. The mean over a long text would hide a cliff behind the easy beginning.
 LOSS_RISE = 0.10
-#: On tasks that are right or wrong, the accuracy may fall this much.
+#: On tasks that are right or wrong, the accuracy of the last tokens may fall this much.
 ACCURACY_FALL = 0.10
 #: On such tasks, a model must be right this often at the training length before it has anything to lose;
 #: guessing is right half the time at most.
@@ -34,20 +35,19 @@ class Bin(NamedTuple):
     start: int
     stop: int
     loss: Estimate
-    margin: float | None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One length, over the seeds that were evaluated at it.
 
-    A ``…_margin`` is half of a 95 % interval: over stretches of text (`margins`) or over seeds, whichever is
-    wider; None where there is too little text to tell.
-
     Attributes:
         loss: Nats per token over all targets; `last_loss` over the last ones alone.
         stretches: The loss of every stretch of the text, by seed.
-        rise: The loss over the run's own in-length loss, less one.
+        accuracy: The share of right answers, `last_accuracy` among the last tokens; where an answer counts only
+            as a whole, both are that.
+        rise: The loss of the last tokens over that of the last tokens at the run's own training length, less one.
+        fall: The same for right answers, in shares: how many fewer of the last are right.
         gain: How much lower the loss is than that of the same targets with exactly the training length of
             tokens in view, of targets that see more; negative where more context does harm.
         positions: The loss along the sequence.
@@ -59,13 +59,11 @@ class Evaluation:
     loss: Estimate | None = None
     stretches: tuple[tuple[float, ...], ...] = ()
     last_loss: Estimate | None = None
-    last_margin: float | None = None
     accuracy: Estimate | None = None
-    accuracy_margin: float | None = None
+    last_accuracy: Estimate | None = None
     rise: Estimate | None = None
-    rise_margin: float | None = None
+    fall: Estimate | None = None
     gain: Estimate | None = None
-    gain_margin: float | None = None
     positions: tuple[Bin, ...] = ()
     variants: Mapping[str, Estimate] = field(default_factory=dict)
     refused: str | None = None

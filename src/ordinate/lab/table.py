@@ -49,19 +49,24 @@ def columns(summary: Summary) -> list[Column]:
     found = [
         Column(
             "stretch", "stretch", limit,
-            "How many times the training length the loss stays within "
-            f"{LOSS_RISE * 100:.0f} % of the in-length loss (tasks: the accuracy within "
-            f"{ACCURACY_FALL * 100:.0f} points), between tested lengths by interpolation; the range is over "
-            "seeds.", lambda arm: Cell(arm.stretch, min((s.factor for s in arm.stretches), default=None)),
+            f"How many times the training length the last {_last_tokens(summary)} tokens stay within "
+            f"{LOSS_RISE * 100:.0f} % of the loss they have there (tasks: within {ACCURACY_FALL * 100:.0f} points of "
+            "the accuracy; whole answers, where only those count), between tested lengths by interpolation; the "
+            "range is over seeds.", lambda arm: Cell(arm.stretch, min((s.factor for s in arm.stretches), default=None)),
         ),
         Column(
-            "rise", f"loss at {factor}", "over in-length", f"The loss at {furthest} tokens over the in-length "
-            "loss of the same model; ± is half of a 95 % interval, over stretches of text or over seeds, "
-            "whichever is wider.", lambda arm: _rise(arm, furthest),
+            "rise", f"rise at {factor}", "of the last tokens", f"The loss of the last {_last_tokens(summary)} tokens "
+            f"of {furthest} over that of the last ones at the training length, by the same model; ± is half of a "
+            "95 % interval over text and seeds together.", lambda arm: _rise(arm, furthest),
         ),
         Column(
             "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens.",
             lambda arm: _accuracy(arm, furthest),
+        ),
+        Column(
+            "last_accuracy", f"last answers at {factor}", "%", "Share of right answers among the last "
+            f"{_last_tokens(summary)} tokens of {furthest}; ± is half of a 95 % interval over tests and seeds "
+            "together.", lambda arm: _last_accuracy(arm, furthest),
         ),
         Column(
             "in_length_loss", "in-length loss", "nats per token", "Loss on unseen text at the training "
@@ -153,14 +158,16 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
                 "length": one.length,
                 "loss": _data(one.loss),
                 "perplexity": one.perplexity,
-                "last_loss": _data(one.last_loss, one.last_margin),
-                "rise": _data(one.rise, one.rise_margin),
-                "windowed_gain": _data(one.gain, one.gain_margin),
-                "accuracy": _data(one.accuracy, one.accuracy_margin),
+                "last_loss": _data(one.last_loss, margin=True),
+                "rise": _data(one.rise, margin=True),
+                "windowed_gain": _data(one.gain, margin=True),
+                "accuracy": _data(one.accuracy, margin=True),
+                "last_accuracy": _data(one.last_accuracy, margin=True),
+                "fall": _data(one.fall, margin=True),
                 "variants": {name: _data(share) for name, share in one.variants.items()},
                 "positions": [
-                    {"start": start, "stop": stop, **loss.to_dict(), "margin": margin}
-                    for start, stop, loss, margin in one.positions
+                    {"start": start, "stop": stop, **loss.to_dict(), "margin": loss.margin()}
+                    for start, stop, loss in one.positions
                 ],
                 "refused": one.refused,
             }
@@ -169,11 +176,11 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _data(value: Estimate | None, *margin: float | None) -> dict[str, float | int | None] | None:
+def _data(value: Estimate | None, margin: bool = False) -> dict[str, float | int | None] | None:
     """An estimate and, where there is such a thing, half of its 95 % interval."""
     if value is None:
         return None
-    return {**value.to_dict(), "margin": margin[0]} if margin else value.to_dict()
+    return {**value.to_dict(), "margin": value.margin()} if margin else value.to_dict()
 
 
 def _settling_data(settling: Settling | None) -> dict[str, Any] | None:
@@ -225,6 +232,17 @@ def _accuracy(arm: Arm, length: int) -> Cell:
     return Cell(words.estimate(scaled, 1), one.accuracy.mean)
 
 
+def _last_accuracy(arm: Arm, length: int) -> Cell:
+    one = arm.at.get(length)
+    if one is not None and one.refused:
+        return Cell("refused", None, one.refused)
+    if one is None or one.last_accuracy is None or one.last_accuracy == one.accuracy:
+        return Cell(words.NOTHING)
+    margin = one.last_accuracy.margin()
+    off = "" if margin is None else f" ± {margin * 100:.1f}"
+    return Cell(f"{one.last_accuracy.mean * 100:.1f}{off}", one.last_accuracy.mean)
+
+
 def _spread(arm: Arm) -> Cell:
     loss = arm.in_length.loss if arm.in_length else None
     if loss is None:
@@ -266,8 +284,8 @@ def _rise(arm: Arm, length: int) -> Cell:
     if one is None or one.rise is None or one.loss is None or one.accuracy is not None:
         return Cell(words.NOTHING)
     text = words.percent(one.rise.mean)
-    if one.rise_margin:
-        text = f"{text.removesuffix(' %')} ± {one.rise_margin * 100:.1f} %"
+    if margin := one.rise.margin():
+        text = f"{text.removesuffix(' %')} ± {margin * 100:.1f} %"
     return Cell(text, one.rise.mean, f"loss {words.estimate(one.loss)}")
 
 
@@ -277,7 +295,8 @@ def _gain(arm: Arm, length: int) -> Cell:
         return Cell("refused", None, one.refused)
     if one is None or one.gain is None or length == arm.train_length:
         return Cell(words.NOTHING)
-    margin = "" if one.gain_margin is None else f" ± {one.gain_margin:.3f}"
+    half = one.gain.margin()
+    margin = "" if half is None else f" ± {half:.3f}"
     return Cell(words.signed(one.gain.mean) + margin, one.gain.mean)
 
 
@@ -292,7 +311,8 @@ def last_tokens(arm: Arm, length: int) -> Cell:
         return Cell("refused", None, one.refused)
     if one is None or one.last_loss is None or one.accuracy is not None:
         return Cell(words.NOTHING)
-    margin = "" if one.last_margin is None else f" ± {one.last_margin:.3f}"
+    half = one.last_loss.margin()
+    margin = "" if half is None else f" ± {half:.3f}"
     return Cell(f"{one.last_loss.mean:.3f}{margin}", one.last_loss.mean)
 
 

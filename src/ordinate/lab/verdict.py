@@ -1,18 +1,62 @@
-"""What an arm does at a length: it holds, it breaks, or the numbers do not say."""
+"""What the arms do at a length: each holds, breaks, or the numbers do not say."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from .summary import ACCURACY_FALL, LOSS_RISE, Arm, Evaluation
+from .estimate import Estimate, decided
+from .summary import ACCURACY_FALL, LOSS_RISE, Arm
 
 #: ``"close"`` is nearer to the limit than the error; ``"returned"`` is within it now, and was past it before;
-#: ``"untold"`` has too little text behind it; ``"unknown"`` was not measured.
-Verdict = Literal["holds", "breaks", "close", "returned", "refused", "not learned", "untold", "unknown"]
+#: ``"untold"`` has too little text behind it; ``"unrecorded"`` has no record of the last tokens; ``"unknown"``
+#: was not measured.
+Verdict = Literal[
+    "holds", "breaks", "close", "returned", "refused", "not learned", "untold", "unrecorded", "unknown"
+]
 
 
-def verdict(arm: Arm, length: int) -> Verdict:
-    """Whether an arm is within the limit at a length, beyond what noise explains."""
+def verdicts(arms: Sequence[Arm], length: int) -> dict[str, Verdict]:
+    """Whether each arm's last tokens are within the limit at a length, beyond what noise explains.
+
+    Claims of all arms are made together, so that one or more is false in at most 5 % of comparisons.
+    """
+    found = {arm.label: _without_numbers(arm, length) for arm in arms}
+    measured = {
+        arm.label: one for arm in arms if found[arm.label] is None and (one := overrun(arm, length))
+    }
+    past = decided(measured)
+    on_the_way = {
+        (arm.label, other.length): one
+        for arm in arms
+        for other in arm.evaluations
+        if past.get(arm.label) is False and arm.train_length < other.length < length
+        if (one := overrun(arm, other.length)) is not None
+    }
+    left = {label for (label, _), broke in decided(on_the_way).items() if broke}
+    for arm in arms:
+        if arm.label not in measured:
+            continue
+        broke = past.get(arm.label)
+        crossed = any(stretch.end in ("crossed", "at once") for stretch in arm.stretches)
+        if measured[arm.label].margin() is None:
+            found[arm.label] = "untold"
+        elif broke is not None and (broke or not crossed):
+            found[arm.label] = "breaks" if broke else "holds"
+        else:
+            found[arm.label] = "returned" if arm.label in left else "close"
+    return {label: verdict or "unknown" for label, verdict in found.items()}
+
+
+def overrun(arm: Arm, length: int) -> Estimate | None:
+    """How far the last tokens are past the limit at a length; below 0 within it."""
+    one = arm.at[length]
+    if one.fall is not None:
+        return one.fall.over(ACCURACY_FALL)
+    return None if one.rise is None or one.accuracy is not None else one.rise.over(LOSS_RISE)
+
+
+def _without_numbers(arm: Arm, length: int) -> Verdict | None:
     one = arm.at.get(length)
     if one is not None and one.refused:
         return "refused"
@@ -20,30 +64,4 @@ def verdict(arm: Arm, length: int) -> Verdict:
         return "unknown"
     if not arm.learned:
         return "not learned"  # what was never there cannot be lost
-    found = _side(arm, one)
-    if found != "holds":
-        return found
-    before = [other for other in arm.evaluations if arm.train_length < other.length < length]
-    if any(_side(arm, other) == "breaks" for other in before):
-        return "returned"
-    crossed = any(stretch.end in ("crossed", "at once") for stretch in arm.stretches)
-    return "close" if crossed else "holds"
-
-
-def _side(arm: Arm, one: Evaluation) -> Verdict:
-    start = arm.in_length
-    if start is not None and one.accuracy is not None and start.accuracy is not None:
-        overrun = start.accuracy.mean - one.accuracy.mean - ACCURACY_FALL
-        if one.accuracy_margin is None or start.accuracy_margin is None:
-            return "untold"
-        margin = max(one.accuracy_margin, start.accuracy_margin)
-    elif one.rise is not None:
-        overrun = one.rise.mean - LOSS_RISE
-        if one.rise_margin is None:
-            return "untold"
-        margin = one.rise_margin
-    else:
-        return "unknown"
-    if abs(overrun) < margin:
-        return "close"
-    return "breaks" if overrun > 0 else "holds"
+    return "unrecorded" if overrun(arm, length) is None else None
