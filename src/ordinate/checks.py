@@ -6,11 +6,33 @@ import difflib
 import math
 import numbers
 import operator
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def short(value: object) -> str:
+    """A value as an error quotes it: on one line, never long, whatever it is or holds.
+
+    Example:
+        >>> short([1] * 100)
+        '[1, 1, 1, 1, 1, 1, ...]'
+    """
+    text = " ".join(_repr.repr(value).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+class _Repr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        # A number of a million digits takes seconds to print, and Python refuses past 4300.
+        return repr(x) if x.bit_length() < 256 else f"an integer of {x.bit_length()} bits"
+
+
+_repr = _Repr()
+_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 60, 60
 
 
 def check_rank(name: str, tensor: Tensor, axes: str) -> None:
@@ -29,7 +51,7 @@ def check_table(name: str, table: Tensor, axes: str, lo: object) -> int:
     try:
         return check_int("lo", lo)
     except TypeError:
-        raise TypeError(f"lo must be an int, the distance {name} starts from, got {lo!r}") from None
+        raise TypeError(f"lo must be an int, the distance {name} starts from, got {short(lo)}") from None
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
@@ -39,7 +61,7 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 def check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        got = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+        got = short(value) if isinstance(value, (str, int, float)) else type(value).__name__
         raise TypeError(f"{name} must be True or False, got {got}")
 
 
@@ -52,7 +74,7 @@ def check_int(name: str, value: object) -> int:
             return int(operator.index(value))  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise TypeError(f"{name} must be an int, got {value!r}")
+    raise TypeError(f"{name} must be an int, got {short(value)}")
 
 
 def _is_bool(value: object) -> bool:
@@ -64,7 +86,7 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> int:
     """``value`` as an int, which must be at least ``minimum``."""
     value = check_int(name, value)
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+        raise ValueError(f"{name} must be at least {minimum}, got {short(value)}")
     return value
 
 
@@ -83,12 +105,12 @@ def check_size(name: str, value: object, *, minimum: int = 1, most: int = LARGES
 
 def check_at_most(name: str, value: float, most: float) -> None:
     if value > most:
-        raise ValueError(f"{name} must be at most {most}, got {value}")
+        raise ValueError(f"{name} must be at most {most}, got {short(value)}")
 
 
 def check_sequence(name: str, value: object, of: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a sequence of {of}, got {value!r}")
+        raise TypeError(f"{name} must be a sequence of {of}, got {short(value)}")
     return value
 
 
@@ -103,7 +125,7 @@ def check_ints(name: str, values: object, *, minimum: int = 1) -> tuple[int, ...
 def check_even(name: str, value: object) -> int:
     value = check_size(name, value, minimum=2)
     if value % 2:
-        raise ValueError(f"{name} must be even, channels turn in pairs, got {value}")
+        raise ValueError(f"{name} must be even, channels turn in pairs, got {short(value)}")
     return value
 
 
@@ -113,12 +135,12 @@ def check_number(
     """``value`` as an int or a float; NumPy's numbers are welcome."""
     if type(value) not in (int, float):
         if _is_bool(value) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{name} must be a number, got {value!r}")
+            raise TypeError(f"{name} must be a number, got {short(value)}")
         value = operator.index(value) if isinstance(value, numbers.Integral) else float(value)
     assert isinstance(value, (int, float))
     # Not math.isfinite: under a compiler with dynamic=True a number may be a symbol.
     if not -math.inf < value < math.inf:
-        raise ValueError(f"{name} must be finite, got {value}")
+        raise ValueError(f"{name} must be finite, got {short(value)}")
     if above is not None and not value > above:
         raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")
     if at_least is not None and not value >= at_least:
@@ -135,7 +157,7 @@ def check_fields(owner: object, check: Callable[..., object], *names: str, **rul
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {short(value)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

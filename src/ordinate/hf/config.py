@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from ..checks import nearest
+from ..checks import nearest, short
 from .families import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
-from .reader import Reader, short
+from .reader import Reader
 from .redundant import read_redundant
 from .rope import DIALECTS, Dialect
 from .source import check_settings, load
@@ -60,7 +60,14 @@ def from_config(
     reader.skip("model_type", *found.ignored)
     for key, value in found.fixed.items():
         reader.fixed(key, value)
-    draft = found.read(reader, found, dialect)
+    try:
+        draft = found.read(reader, found, dialect)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:  # an encoding does not take what the file says
+        raise ConfigError(
+            f"{path or 'the config'} must describe an encoding that can be made: {error}"
+        ) from None
     read_redundant(reader, draft)
     reader.refuse_rest()
     return Plan(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..checks import short
 from ..encoding import NoPE, PositionEncoding
 from .family import Draft, Family, read_head_dim, read_sizes
 from .plan import ConfigError, LayerPlan, Temperature
-from .reader import Reader, short
+from .reader import Reader
 from .rope import Dialect, RopeSource, read_rope, rope_parts
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..checks import short
 from ..numerics import in_float64
 from ..rotate.rope import RoPE
 from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
@@ -24,7 +25,7 @@ from .families import FAMILIES
 from .family import Family
 from .plan import ConfigError, Plan
 from .reach import effective_context
-from .reader import MOST_POSITIONS, Reader, short
+from .reader import MOST_POSITIONS, Reader
 from .redundant import LENGTHS
 from .source import load
 from .write import write_config

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..checks import check_int, nearest
+from ..checks import check_int, nearest, short
 from .plan import ConfigError, Reading
 
 # Beyond these a config is a mistake, and building what it says could exhaust the memory.
@@ -37,39 +36,6 @@ _UNCONCERNED = re.compile(
 _OWN_NAME_FIRST = frozenset({"n_embed", "max_seq_len", "rotary_emb_base", "rotary_pct", "head_dim"})
 
 _MISSING: Any = object()
-
-
-def short(value: object) -> str:
-    """A value as an error quotes it: on one line and never long.
-
-    Example:
-        >>> short([1] * 100)
-        '[1, 1, 1, 1, 1, 1, ...]'
-    """
-    text = _repr.repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-class _Repr(reprlib.Repr):
-    def repr_int(self, x: int, level: int) -> str:
-        # A number of a million digits takes seconds to print, and Python refuses past 4300.
-        return repr(x) if x.bit_length() < 256 else f"an integer of {x.bit_length()} bits"
-
-    def repr_instance(self, x: object, level: int) -> str:
-        return f"<{type(x).__name__}>"  # not its own repr, which could be anything
-
-    def repr_float(self, x: float, level: int) -> str:
-        return repr(x)
-
-    def repr_bool(self, x: bool, level: int) -> str:
-        return repr(x)
-
-    def repr_NoneType(self, x: None, level: int) -> str:
-        return "None"
-
-
-_repr = _Repr()
-_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 60, 60
 
 
 class Reader:

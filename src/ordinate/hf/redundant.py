@@ -7,11 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ..bias.alibi import ALiBi
+from ..checks import short
 from ..rotate.rope import RoPE
 from .family import Draft
 from .plan import ConfigError, LayerPlan, Reading
 from .reach import reach_of, scalings
-from .reader import Reader, short
+from .reader import Reader
 
 #: Lengths that no model's code reads. Files of stretched models keep the stretched length in one of them.
 LENGTHS = ("max_sequence_length", "max_seq_length", "max_seq_len", "seq_length", "sequence_length")

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..checks import short
 from ..rotate.layout import Layout
 from ..rotate.rope import RoPE
 from ..scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, Scaling, YaRN
 from .plan import ConfigError, Reading
-from .reader import MOST_CHANNELS, Reader, short
+from .reader import MOST_CHANNELS, Reader
 
 Dialect = Literal["hf", "paper", "minimind", "deepseek", "gpt-oss"]
 DIALECTS: tuple[Dialect, ...] = ("hf", "paper", "minimind", "deepseek", "gpt-oss")

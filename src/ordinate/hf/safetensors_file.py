@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from .reader import short
+from ..checks import short
 
 _LARGEST_HEADER = 100 * 2**20  # the limit of the format's own reader
 _LARGEST_SIZE = 2**63

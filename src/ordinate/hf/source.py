@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..checks import short
 from .plan import ConfigError
-from .reader import short
 
 _LARGEST_FILE = 16 * 2**20  # no config is; a checkpoint named by mistake is
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..checks import short
 from .decoders import CHUNKED, FULL, SLIDING, every, listed_rotation, read_window
 from .plan import ConfigError, Temperature
-from .reader import MOST_CHANNELS, MOST_LAYERS, Reader, short
+from .reader import MOST_CHANNELS, MOST_LAYERS, Reader
 
 
 def qwen2_moe_layers(reader: Reader, count: int) -> list[str]:

@@ -8,12 +8,13 @@ from typing import Literal
 
 import torch
 
+from ..checks import short
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import NoPE, PositionEncoding
 from .family import Draft, Family, read_head_dim, read_sizes
 from .plan import ConfigError, LayerPlan
-from .reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader, short
+from .reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader
 from .rope import Dialect
 
 
@@ -126,7 +127,9 @@ def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[Pos
     """The encoding of a table with so many rows, and how many positions it has."""
     offset = rules.offset
     if offset == "padding":
-        pad = reader.integer("pad_token_id", "positions count from the row after the padding's", least=0)
+        pad = reader.integer(
+            "pad_token_id", "positions count from the row after the padding's", least=0, most=MOST_WIDTH
+        )
         offset = pad + 1
     assert isinstance(offset, int)
     if rules.inside:

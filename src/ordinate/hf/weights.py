@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..checks import short
 from ..rotate.layout import Layout
 from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
@@ -25,7 +26,7 @@ from ..rotate.rope import RoPE
 from .config import from_config
 from .partial import whole_or_not_at_all
 from .plan import ConfigError, LayerPlan
-from .reader import MOST_HEADS, Reader, short
+from .reader import MOST_HEADS, Reader
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
 from .source import load
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..checks import short
 from .plan import ConfigError
-from .reader import short
 
 
 def write_config(
