@@ -127,7 +127,11 @@ CASES: list[Case] = [
     ("gates without a causal mask", lambda: attend(bias=KeyBias(zeros(2, 4, 5))), ValueError, r"causal must be True with this bias.*got False"),
     ("bias for other lengths", lambda: attend(bias=_distance, shapes={"k_len": 6}), ValueError, r"bias must be made for batch, queries and keys \[2, 5, 6\], got \[1, 5, 5\]"),
     ("bias for another batch", lambda: attend(bias=KeyBias(zeros(3, 4, 5), causal_only=False)), ValueError, r"bias must be made for batch, queries and keys \[2, 5, 5\], got \[3, None, 5\]"),
-    ("encoding for other heads", lambda: attend(T5Bias(6)), ValueError, r"bias must have the 4 heads of q, got 6"),
+    ("encoding for other heads", lambda: attend(T5Bias(6), causal=True), ValueError, r"bias must have the 4 heads of q, got 6$"),
+    ("T5 of one direction without a causal mask", lambda: attend(T5Bias(4)), ValueError, r"causal must be True with this bias, .*T5Bias\(bidirectional=True\)\), got False"),
+    ("T5 of one direction inside a sum", lambda: attend(Combined(RoPE(8), T5Bias(4))), ValueError, r"causal must be True with this bias"),
+    ("tokens in the place of heads", lambda: attend(ALiBi(5), causal=True), ValueError, r"bias must have the 4 heads of q, got 5; q \[2, 4, 5, 8\] looks like \[batch, seq, heads, head_dim\], and \[batch, heads, seq, head_dim\] is asked for: q\.transpose\(1, 2\)"),
+    ("a bias for q transposed", lambda: attend(bias=DistanceBias(zeros(5, 3), ids(4)[None], ids(4)[None], lo=-1)), ValueError, r"bias must be made for batch, queries and keys \[2, 5, 5\], got \[1, 4, 4\]; q \[2, 4, 5, 8\] looks like"),
     ("bias on another device", lambda: attend(bias=DistanceBias(zeros(4, 3, device=meta), *_pair, lo=0)), ValueError, r"bias must be on the device of q, cpu, got meta"),
     ("Shaw's values and other v", lambda: attention(*swapped(2, zeros(2, 4, 5, 6)), Shaw(8, 2, values=True)), ValueError, r"v must have the head_dim 8 of the bias's values, got 6"),
     # attention: masks

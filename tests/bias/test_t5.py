@@ -98,3 +98,10 @@ def test_buckets_do_not_depend_on_the_length():
 def test_the_bias_is_not_scaled():
     q = torch.zeros(1, 2, 3, 4)
     assert not T5Bias(2).bias(q, q).scaled
+
+
+def test_a_lone_query_of_one_direction_needs_no_mask():
+    """It is the last, and a causal mask would hide nothing from it."""
+    t5, q, k = T5Bias(2), torch.randn(1, 2, 1, 8), torch.randn(1, 2, 7, 8)
+    alone, masked = (ordinate.attention(q, k, k, t5, causal=causal) for causal in (False, True))
+    torch.testing.assert_close(alone, masked)

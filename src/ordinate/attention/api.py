@@ -328,10 +328,11 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
             f"bias must be one of ordinate's bias types (a dense matrix is not), "
             f"got {type(bias).__name__}"
         )
-    if bias.causal_only and not causal:
+    # The mask goes by index, so for a lone query, the last, causal or not is the same.
+    if bias.causal_only and not causal and q.shape[2] > 1:
         raise ValueError(
-            "causal must be True with this bias, which rewards keys of the future "
-            "(ALiBi: pass symmetric=True for attention in both directions), got False"
+            "causal must be True with this bias, which has no rule for keys of the future "
+            "(for attention in both directions: ALiBi(symmetric=True), T5Bias(bidirectional=True)), got False"
         )
     for part in parts_of(bias):
         batch, q_len, k_len = part.shape
@@ -339,13 +340,25 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
         if batch not in (1, expected[0]) or q_len not in (None, expected[1]) or k_len != expected[2]:
             raise ValueError(
                 f"bias must be made for batch, queries and keys {list(expected)}, "
-                f"got {[batch, q_len, k_len]}"
+                f"got {[batch, q_len, k_len]}{_looks_exchanged(part, q)}"
             )
         if part.heads != q.shape[1]:
-            raise ValueError(f"bias must have the {q.shape[1]} heads of q, got {part.heads}")
+            raise ValueError(
+                f"bias must have the {q.shape[1]} heads of q, got {part.heads}{_looks_exchanged(part, q)}"
+            )
         for tensor in part.tensors():
             if tensor.device != q.device:
                 raise ValueError(f"bias must be on the device of q, {q.device}, got {tensor.device}")
+
+
+def _looks_exchanged(part: Bias, q: Tensor) -> str:
+    """What to add to a refusal where q has the heads of a bias in the place of its tokens."""
+    if part.heads != q.shape[2]:
+        return ""
+    return (
+        f"; q {list(q.shape)} looks like [batch, seq, heads, head_dim], and [batch, heads, seq, head_dim] "
+        f"is asked for: q.transpose(1, 2)"
+    )
 
 
 def finish(

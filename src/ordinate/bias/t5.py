@@ -127,7 +127,9 @@ class T5Bias(PositionEncoding):
         rows = constant(self._rows, torch.int64, self.weight.device)
         # Unlike indexing, an embedding has a gradient of one short kernel.
         table = F.embedding(rows, self.weight.to(compute_dtype(q.dtype))).t()
-        return DistanceBias(table, queries, keys, lo=self._lo, aligned=aligned)
+        # One direction has no number for keys of the future: they would get that of the query's own place.
+        one_way = not self.bidirectional
+        return DistanceBias(table, queries, keys, lo=self._lo, aligned=aligned, causal_only=one_way)
 
     def extra_repr(self) -> str:
         return (

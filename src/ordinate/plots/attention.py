@@ -77,7 +77,7 @@ def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int =
 
 
 def both_ways(encoding: PositionEncoding) -> PositionEncoding:
-    """The encoding as it is without a causal mask: ALiBi symmetric, others as they are.
+    """The encoding as it is without a causal mask: ALiBi symmetric, others as they are (T5 of one direction needs one).
 
     A mask tells the order of the words by itself; with it, what the encoding tells could not be seen.
     """

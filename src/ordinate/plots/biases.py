@@ -114,9 +114,7 @@ def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture
 
 def _past_only(encoding: PositionEncoding, view: View) -> bool:
     """Whether the future is masked where this bias is used."""
-    t5 = part(encoding, T5Bias)
-    one_way = isinstance(t5, T5Bias) and not t5.bidirectional
-    return one_way or causal_only(encoding, view.setting(encoding))
+    return causal_only(encoding, view.setting(encoding))
 
 
 def spread(count: int, most: int) -> list[int]:
