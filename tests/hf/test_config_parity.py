@@ -251,6 +251,26 @@ def test_layers_rotate_scale_and_window_as_their_model_does(name: str, probe: Pr
         assert (window or None) == layer.window
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "gemma2"])
+def test_a_decoder_that_is_not_causal_sees_both_ways(name: str):
+    """``is_causal`` false, as files of embedding models made from decoders have it; windows on either side."""
+    from transformers import AutoModel
+
+    config = small_config(name, is_causal=False, num_hidden_layers=2)
+    model = AutoModel.from_config(config, attn_implementation="eager").eval()
+    positions = torch.arange(24)
+    with torch.no_grad():
+        attentions = model(input_ids=positions[None], output_attentions=True).attentions
+    layers = hf.from_config(config).layers
+    assert [layer.window for layer in layers] == {"mistral": [9, 9], "gemma2": [9, None]}.get(
+        name, [None, None]
+    )
+    for layer, weights in zip(layers, attentions, strict=True):
+        assert not layer.causal
+        distances = (positions[:, None] - positions).abs()
+        assert torch.equal(weights[0, 0] > 0, distances < (layer.window or len(positions)))
+
+
 def test_llama_4_grows_its_queries_where_it_does_not_turn_them(probe: Probe):
     """By the index of the token, whatever position_ids say: ours follows the positions it is given."""
     from transformers import AutoModel

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ordinate import RoPE
 from ordinate.hf import ConfigError, diagnose, from_config
 from ordinate.hf.reader import concerns_positions
 
@@ -19,6 +20,26 @@ AGREEING: dict[str, dict[str, Any]] = {
     "a part": {"model_type": "phi", "rope_pct": 0.5},
     "a length": {"model_type": "llama", "max_position_embeddings": 4096, "seq_length": 4096},
     "bloom": {"model_type": "bloom", "alibi": True},
+    # Keys of LFM2 1.2B, HunYuan-MT 7B, Gemma 3n E4B and Llama 4 Maverick.
+    "LFM2": {"model_type": "lfm2", "use_pos_enc": True, "theta": 1e6},
+    "Hunyuan": {"model_type": "hunyuan_v1_dense", "use_rotary_pos_emb": True},
+    "Gemma 3n": {"model_type": "gemma3n_text", "query_pre_attn_scalar": 256},
+    "Llama 4": {"model_type": "llama4_text", "nope_layer_interval": 4},
+    # The first files of nomic-embed-text have GPT's names and flash-attention's.
+    "Nomic": {
+        "model_type": "nomic_bert",
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 12,
+        "n_positions": 8192,
+        "max_trained_positions": 8192,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "causal": False,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
 }
 
 
@@ -40,10 +61,25 @@ def test_what_agrees_is_read_and_recorded(values: dict[str, Any]):
         ("llama", "use_alibi", True, "False"),
         ("phi", "rope_pct", 0.25, "0.5"),
         ("llama", "rotary_pct", float("nan"), "1.0"),
+        ("llama", "ropeBase", 7, "10000.0"),
+        ("llama", "rope_interleaved", True, "False"),
+        ("llama", "nope_layer_interval", 4, ""),
+        ("llama4_text", "nope_layer_interval", 3, "4"),
+        ("lfm2", "use_pos_enc", False, "True"),
+        ("lfm2", "theta", 10000.0, "1000000.0"),
+        ("nomic_bert", "rotary_emb_scale_base", 512, ""),
+        ("nomic_bert", "rotary_scaling_factor", 2, ""),
+        ("nomic_bert", "causal", True, "False"),
+        ("nomic_bert", "scale_attn_weights", False, "True"),
+        ("stablelm", "is_causal", False, ""),
+        ("hunyuan_v1_dense", "use_rotary_pos_emb", False, "True"),
+        ("gemma3n_text", "query_pre_attn_scalars", 256, ""),
     ],
 )
 def test_what_disagrees_is_refused(name: str, key: str, value: Any, true: str):
-    with pytest.raises(ConfigError, match=f"^{key} must agree with what .* say, {true}, got {value!r}$"):
+    """Nor what states something else, with nothing to compare it with."""
+    rule = f"agree with what .* say, {true}" if true else "be .*"
+    with pytest.raises(ConfigError, match=f"^{key} must {rule}, got {value!r}$"):
         from_config({"model_type": name, key: value})
 
 
@@ -52,6 +88,24 @@ def test_a_length_that_disagrees_is_told_and_not_taken():
     assert plan.max_positions == 2048
     assert plan.warnings == (
         "max_sequence_length=512 and max_position_embeddings=2048 differ; the second is taken, as transformers does",
+    )
+
+
+def test_the_names_of_nomics_first_files_stand_for_its_settings():
+    """And beside the names that transformers gave them, as in nomic-embed-text-v1.5, the latter are taken."""
+    old = {"model_type": "nomic_bert", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 8192,
+           "rotary_emb_base": 5000, "rotary_emb_fraction": 0.5}  # fmt: skip
+    plan = from_config(old)
+    assert (len(plan.layers), plan.max_positions, plan.warnings) == (24, 8192, ())
+    assert repr(plan.layers[0].encoding) == repr(RoPE(64, base=5000.0, rotary_dim=32))
+    both = {"model_type": "nomic_bert", "max_position_embeddings": 2048, "max_trained_positions": 2048,
+            "n_positions": 8192, "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
+            "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False}  # fmt: skip
+    plan = from_config(both)
+    assert plan.max_positions == 2048
+    assert repr(plan.layers[0].encoding) == repr(RoPE(64, base=1000.0))
+    assert plan.warnings == (
+        "max_position_embeddings=2048 and n_positions=8192 differ; the first is taken, as transformers does",
     )
 
 
@@ -64,7 +118,7 @@ def test_a_second_length_that_the_scaling_reaches_is_the_context():
 
 
 @pytest.mark.parametrize(
-    "key", ["rope_new", "mrope_new", "ropeBase", "maxPositionThing", "use_yarn", "no_rope"]
+    "key", ["rope_new", "mrope_new", "ropeNew", "maxPositionThing", "use_yarn", "no_rope"]
 )
 def test_a_word_about_positions_is_refused_wherever_it_stands(key: str):
     with pytest.raises(ConfigError, match=f"{key} must be a setting that ordinate understands"):

@@ -62,8 +62,14 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
         chunk = reader.integer(
             "attention_chunk_size", "tokens see each other within chunks of this size", None
         )
-    reader.skip("attention_chunk_size")
     causal = rules.causal if isinstance(rules.causal, bool) else rules.causal(reader)
+    if rules.causal is True and not reader.boolean(
+        "is_causal", "whether text attends backwards only", True
+    ):
+        # As transformers reads it, for embeddings made of decoders. A window then lies on either side.
+        causal, window = False, None if window is None else window + 1
+        reader.fixed("attention_chunk_size", None)
+    reader.skip("attention_chunk_size")
     scale = rules.scale(reader, head_dim) if rules.scale else None
     turns = rules.rotates(reader, kinds) if rules.rotates else [kind not in RECURRENT for kind in kinds]
     turning = list(dict.fromkeys(kind for kind, turn in zip(kinds, turns, strict=True) if turn))
@@ -236,5 +242,8 @@ def from_multiplier_or_default(reader: Reader, head_dim: int) -> float | None:
 
 
 def unscaled(reader: Reader, head_dim: int) -> float | None:
-    """Gemma 4, whose q and k are normalised."""
+    """Gemma 3n and 4, whose q and k are normalised. Their files may still have Gemma 3's scalar, read by none."""
+    reader.ask(
+        "query_pre_attn_scalar", "has no effect, q and k are normalised and their scale is 1", None
+    )
     return 1.0

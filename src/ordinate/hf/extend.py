@@ -26,7 +26,7 @@ from .family import Family
 from .plan import ConfigError, Plan
 from .reach import effective_context
 from .reader import MOST_POSITIONS, Reader
-from .redundant import LENGTHS
+from .redundant import states_a_length
 from .source import load
 from .write import write_config
 
@@ -207,14 +207,15 @@ def _put_lengths(settings: dict[str, Any], family: Family, method: Method, start
     start, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. Of linear
     scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
     """
-    for key in LENGTHS:  # of the old context
-        settings.pop(key, None)
+    name = family.keys.get("max_position_embeddings", "max_position_embeddings")
+    names = {"max_position_embeddings", name}
+    for key in [key for key in settings if states_a_length(key) and key not in names]:
+        del settings[key]  # of the old context
     before = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
-    settings[family.keys.get("max_position_embeddings", "max_position_embeddings")] = (
-        start if before else to
-    )
+    for key in names & settings.keys() or {name}:
+        settings[key] = start if before else to
     if method == "linear" and before:
-        settings[LENGTHS[0]] = to
+        settings["max_sequence_length"] = to
     if (
         settings.get("original_max_position_embeddings") is not None
     ):  # goes before the one in the scaling

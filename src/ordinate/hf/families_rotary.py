@@ -45,6 +45,8 @@ from .special import (
 )
 
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+# The first files, of its own code, have GPT's names.
+_NOMIC = {**GPT_KEYS, "rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_emb_fraction"}
 # Their code writes the base down and knows no scaling.
 _GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True, "rope_theta": 10000.0}
 _GPTJ = RopeRules("interleaved", kinds=("default",))
@@ -111,7 +113,7 @@ _QWEN3_5 = RopeRules(section_layout="interleaved", sections=(11, 11, 10))
 
 ROTARY: Mapping[str, Family] = MappingProxyType({
     # Llama and what is built like it
-    "llama": _plain("Llama", 4096, 32, 32, 2048, 10000.0, fixed={"rope_interleaved": False}),
+    "llama": _plain("Llama", 4096, 32, 32, 2048, 10000.0),
     "arcee": _plain("Arcee", 2560, 32, 32, 4096, 10000.0),
     "aria_text": _plain("Aria", 4096, 32, 32, 2048, 10000.0),
     "apertus": _plain("Apertus", 4096, 32, 32, 65536, 12000000.0, rope_parameters=_APERTUS),
@@ -135,7 +137,7 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "granitemoe": _plain("Granite MoE", 4096, 32, 32, 2048, 10000.0, rules=_GRANITE, attention_multiplier=1.0),
     "granitemoeshared": _plain("Granite MoE", 4096, 32, 32, 2048, 10000.0, rules=_GRANITE, attention_multiplier=1.0),
     "eurobert": _plain("EuroBERT", 768, 12, 12, 8192, 10000.0, rules=_BOTH_WAYS),
-    "nomic_bert": _plain("Nomic BERT", 768, 12, 12, 2048, 1000.0, rules=_BOTH_WAYS),
+    "nomic_bert": Family("Nomic BERT", read_decoder, _rotary(768, 12, 12, 2048, 1000.0), _NOMIC, rules=_BOTH_WAYS),
     "minimind": Family("MiniMind", read_minimind,
         _rotary(768, 8, 8, 32768, 1e6, inference_rope_scaling=False), rope=RopeRules(dialect="minimind")),
     # A window in every layer
@@ -221,8 +223,10 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
     "gpt_neox_japanese": Family("GPT-NeoX Japanese", read_decoder,
         _rotary(2560, 32, 32, 2048, 10000.0, partial_rotary_factor=1.0), _NEOX),
     "phi": _plain("Phi", 2048, 32, 24, 2048, 10000.0, partial_rotary_factor=0.5),
-    "stablelm": _plain("StableLM", 2560, 32, 32, 4096, 10000.0, partial_rotary_factor=0.25),
-    "nemotron": _plain("Nemotron", 6144, 48, 32, 4096, 10000.0, partial_rotary_factor=0.5),
+    "stablelm": _plain("StableLM", 2560, 32, 32, 4096, 10000.0, partial_rotary_factor=0.25,
+        fixed={"is_causal": True}),
+    "nemotron": _plain("Nemotron", 6144, 48, 32, 4096, 10000.0, partial_rotary_factor=0.5,
+        fixed={"is_causal": True}),
     "persimmon": _plain("Persimmon", 4096, 64, 36, 16384, 10000.0, partial_rotary_factor=0.5),
     "glm4_moe": _plain("GLM-4 MoE", 4096, 96, 46, 131072, 10000.0, partial_rotary_factor=0.5),
     "minimax_m2": _plain("MiniMax M2", 3072, 48, 62, 196608, 5000000.0, 128),

@@ -20,7 +20,7 @@ MOST_POSITIONS = 1 << 40
 # Words begin after an underscore: a composition is no position.
 _CONCERNS_POSITIONS = re.compile(
     r"(?:^|[^a-z])(?:[imx]?rope|longrope|rotary|position|alibi|relative|window|sliding|yarn|ntk|theta|nope|sinusoid|layer_types"
-    r"|attention_chunk|attention_bias_|attn_bias_|attn_config|pos_emb|max_distance|buckets"
+    r"|attention_chunk|attention_bias_|attn_bias_|attn_config|pos_emb|pos_enc|max_distance|buckets"
     r"|temperature_tuning|pre_attn_scalar|attention_multiplier|attn_scale|scale_attn|softmax_scale"
     r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn)"
 )
