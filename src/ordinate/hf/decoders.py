@@ -63,13 +63,12 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
             "attention_chunk_size", "tokens see each other within chunks of this size", None
         )
     causal = rules.causal if isinstance(rules.causal, bool) else rules.causal(reader)
-    if rules.causal is True and not reader.boolean(
-        "is_causal", "whether text attends backwards only", True
-    ):
-        # As transformers reads it, for embeddings made of decoders. A window then lies on either side.
-        causal, window = False, None if window is None else window + 1
-        reader.fixed("attention_chunk_size", None)
     reader.skip("attention_chunk_size")
+    if chunk is not None:
+        reader.fixed("is_causal", True)  # whose masks stay causal within a chunk
+    elif rules.causal is True and not reader.boolean("is_causal", "whether no later key is seen", True):
+        # As transformers reads it, for embedding models made from decoders. A window lies on either side.
+        causal, window = False, None if window is None else window + 1
     scale = rules.scale(reader, head_dim) if rules.scale else None
     turns = rules.rotates(reader, kinds) if rules.rotates else [kind not in RECURRENT for kind in kinds]
     turning = list(dict.fromkeys(kind for kind, turn in zip(kinds, turns, strict=True) if turn))
