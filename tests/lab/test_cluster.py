@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,13 +16,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab_cases import numbers, users_environment
 
-from ordinate.lab import cluster
-from ordinate.lab.claim import claim, claim_file
+from ordinate.lab import checkpoint, cluster
+from ordinate.lab.claim import claim, claim_file, last_host
 from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.config import RunConfig
 from ordinate.lab.progress import Progress
-from ordinate.lab.records import Sweep, read_run, sha256_of
+from ordinate.lab.records import Sweep, read_run, read_runs, sha256_of
 from ordinate.lab.train import train_and_evaluate
 
 TINY = RunConfig(
@@ -96,10 +99,12 @@ def test_a_claim_says_whose_it_is_and_ends_with_its_process(tmp_path):
         [sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout.readline() == "mine\n"
-        assert claim_file(run).read_text() == f"{holder.pid}\n"
+        assert claim_file(run).read_text() == f"{holder.pid} on {socket.gethostname()}\n"
         holder.kill()
     with claim(run, every=0.01):
-        assert claim_file(run).read_text() == f"{os.getpid()}\n"
+        assert claim_file(run).read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
+        assert last_host(run) == socket.gethostname()
+    assert last_host(run) == ""
 
 
 def test_a_claim_leaves_nothing_behind_however_its_holder_leaves(tmp_path):
@@ -207,7 +212,7 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(tw
         while time.monotonic() < limit and not killed:
             # The first checkpoint is there and the run is far from done: its worker dies now.
             if (victim / "checkpoint.safetensors").exists():
-                os.kill(int(claim_file(victim).read_text()), signal.SIGKILL)
+                os.kill(int(claim_file(victim).read_text().split()[0]), signal.SIGKILL)
                 # Written when a run starts from nothing, and so by the first worker alone.
                 killed.append((victim / "environment.json").stat().st_mtime_ns)
             time.sleep(0.005)
@@ -218,7 +223,13 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(tw
     killer.join()
     assert killed == [(victim / "environment.json").stat().st_mtime_ns]
     assert sent == {"rope-0": 2, "alibi-0": 1, "rope-1": 1, "alibi-1": 1}
-    assert "rope-0 lost its worker and goes on from its last checkpoint" in progress.sentences
+    (lost,) = (sentence for sentence in progress.sentences if "lost its worker" in sentence)
+    assert re.fullmatch(
+        rf"rope-0 lost its worker on {re.escape(socket.gethostname())} and goes on from the checkpoint at step \d+0 "
+        rf"\(details in {re.escape(str(out))}/failures.log\)",
+        lost,
+    )
+    assert "WorkerCrashedError" in (out / "failures.log").read_text()
     assert set(finished(sweep, out).values()) == {"finished"}
     assert progress.done == 4
     # It went on, and did not start again or do a step twice; the numbers are those of a run left alone.
@@ -232,6 +243,96 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(tw
 
 def without_time(lines):
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """A cluster of two nodes on this machine, of one core each, whose head soon notices that one is gone."""
+    ray_cluster = pytest.importorskip("ray.cluster_utils")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    soon = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_timeout_ms": 500,
+        "health_check_failure_threshold": 4,
+    }
+    made = ray_cluster.Cluster()
+    for settings in ({"include_dashboard": False, "_system_config": soon}, {}):
+        node = made.add_node(num_cpus=1, object_store_memory=80_000_000, **settings)
+    yield made, node
+    made.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.plain
+@pytest.mark.parametrize("how", ["killed", "frozen for a while", "the head is killed"])
+def test_of_a_lost_node_the_user_reads_our_sentences_and_none_of_rays(two_nodes, tmp_path, how):
+    made, node = two_nodes
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "ordinate", "compare", "none", "alibi", "--task", "copy", "--train-length", "16",
+        "--lengths", "16,32", "--steps", "1500", "--batch", "4", "--d-model", "16", "--layers", "1", "--heads", "2",
+        "--extend", "none", "--no-report",
+    ]  # fmt: skip
+    driver = subprocess.Popen(
+        [*command, "--json", "--cluster", made.address, "--out", str(out)],
+        env=users_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    directories = [out / "runs" / name for name in ("none-0", "alibi-0")]
+    while any(checkpoint.step_of(directory) < 250 for directory in directories):
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.01)
+    if how == "killed":
+        made.remove_node(node, allow_graceful=False)
+    elif (
+        how == "frozen for a while"
+    ):  # as when its link is cut; when it thaws, it ends and has much to say
+        raylet = node.all_processes["raylet"][0].process.pid
+        os.kill(raylet, signal.SIGSTOP)
+        time.sleep(8)
+        os.kill(raylet, signal.SIGCONT)
+    else:
+        made.head_node.kill_gcs_server()
+        sentence = ""
+        while "the head of the cluster" not in sentence or "does not answer" not in sentence:
+            sentence = driver.stderr.readline()
+            assert sentence, "Ray ended the driver before it was told"
+        resume = re.escape(
+            f"Then ordinate compare --resume --out {out} goes on, with or without --cluster"
+        )
+        assert re.search(
+            rf"{resume}, from these checkpoints or later ones: ((none|alibi)-0 at step \d+(, )?)+\n",
+            sentence,
+        )
+        driver.kill()  # as Ray does after a minute
+    said, told = driver.communicate(timeout=200)
+    if how == "the head is killed":
+        time.sleep(1)
+        resumed = subprocess.run(
+            [*command[:4], "--resume", "--no-report", "--workers", "1", "--out", str(out)],
+            env=users_environment(),
+            check=False,
+        )
+        assert resumed.returncode == 0
+    else:
+        assert driver.returncode == 0, told
+        assert [arm["encoding"] for arm in json.loads(said)["encodings"]] == ["none", "alibi"]
+        assert not re.search(r"raylet|gcs|Traceback|Error|core_worker|state-dump", told), told
+    if how == "killed":
+        where = re.escape(f"(details in {out}/failures.log)")
+        host = re.escape(socket.gethostname())
+        assert re.search(
+            rf"^(none|alibi)-0 lost its worker on {host} and goes on from the checkpoint at step \d+ {where}$",
+            told,
+            re.MULTILINE,
+        )
+        assert "NodeDiedError" in (out / "failures.log").read_text()
+    sweep, runs = read_runs(out)
+    for config, run in zip(sweep.configs(), runs, strict=True):
+        assert run.state == "finished"
+        train_and_evaluate(config, tmp_path / "alone" / run.directory.name)
+        assert numbers(run.directory) == numbers(tmp_path / "alone" / run.directory.name)
 
 
 @pytest.mark.slow

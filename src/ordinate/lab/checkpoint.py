@@ -99,17 +99,27 @@ def load(path: Path) -> State:
     return state
 
 
-def whence(directory: Path) -> str:
-    """Where an unfinished run will go on, by its checkpoint, in words."""
+def step_of(directory: Path) -> int:
+    """Where an unfinished run will go on; 0 without a checkpoint that can be read."""
     from safetensors import SafetensorError, safe_open
 
     path = directory / "checkpoint.safetensors"
     try:
         open_regular(path).close()
         with safe_open(path, "pt") as file:
-            return f"goes on from the checkpoint at step {int((file.metadata() or {})['step'])}"
+            return int((file.metadata() or {})["step"])
     except (SafetensorError, KeyError, ValueError, OSError):
-        return "starts again, for it has no checkpoint"
+        return 0
+
+
+def whence(directory: Path) -> str:
+    """The same in words."""
+    step = step_of(directory)
+    return (
+        f"goes on from the checkpoint at step {step}"
+        if step
+        else "starts again, for it has no checkpoint"
+    )
 
 
 def _digest(tensors: dict[str, Tensor], about: dict[str, str]) -> str:

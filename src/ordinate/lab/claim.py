@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -16,12 +17,20 @@ def claim_file(directory: Path) -> Path:
     return directory.parent / f".{directory.name}.lock"
 
 
+def last_host(directory: Path) -> str:
+    """The machine whose process has a run, or had it and was lost; empty where that is not known."""
+    try:
+        return claim_file(directory).read_text(encoding="utf-8")[:300].partition(" on ")[2].strip()
+    except (OSError, ValueError):
+        return ""
+
+
 @contextmanager
 def claim(directory: Path, every: float = 0.2) -> Iterator[None]:
     """Hold the only claim on a run's directory, after waiting for whoever has it.
 
     The operating system holds the lock, so it ends with its process however that ends. The file says which
-    process has it, for people who look, and is removed by whoever leaves in order.
+    process on which machine has it, and is removed by whoever leaves in order.
     """
     if sys.platform == "win32":  # which has no such locks
         yield
@@ -30,7 +39,7 @@ def claim(directory: Path, every: float = 0.2) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path, every) as file:
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         try:
             yield

@@ -9,9 +9,12 @@ Whether a worker sees the folder is checked before it does anything.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,10 @@ from typing import Any
 import ordinate
 
 from ..extras import how_to_install
-from . import words
-from .claim import claim
+from . import checkpoint, words
+from .claim import claim, last_host
 from .config import RunConfig
+from .failures import FILE, log_failure, one_line
 from .progress import Progress
 from .records import Sweep, read_run, sha256_of
 from .sweep import begin
@@ -33,6 +37,9 @@ RETRIES = 5
 
 # How often to look at the records of runs in progress, in seconds.
 _LOOK_EVERY = 1.0
+
+# How long runs may take to save where they are when they are stopped, in seconds.
+_STOPPING_TAKES = 30.0
 
 # As many runs as a line can tell of.
 _STATES_SHOWN = 4
@@ -72,7 +79,8 @@ def run_on_cluster(
     """Do every run of a comparison that is not over on a Ray cluster.
 
     A run whose worker is lost is sent again and goes on from its last checkpoint. Runs that fail by
-    their own fault do not stop the others; the first such error is raised when all are done.
+    their own fault do not stop the others; the first such error is raised when all are done. What Ray has
+    to say goes to ``out/failures.log``, but for what it prints from C++ when it ends this process.
 
     Args:
         out: The comparison's folder, on storage that all machines share.
@@ -105,12 +113,31 @@ def run_on_cluster(
     try:
         dispatch = _Dispatch(ray, sweep.configs()[0], sent, progress, observers)
         begin(sweep, out, progress)  # not before: a cluster that cannot be had leaves nothing behind
+        progress.say(f"whatever is lost, the head of the cluster too: {_again(out)}")
         digest, version = sha256_of(out / "sweep.json"), ordinate.__version__
-        dispatch.run([Job(config, out, at, digest, version) for at, config in waiting.items()])
+        with _rays_own_words(out):
+            dispatch.run([Job(config, out, at, digest, version) for at, config in waiting.items()])
     finally:
         if ours:
             ray.shutdown()
     return sent
+
+
+def _again(out: Path) -> str:
+    return f"ordinate compare --resume --out {shlex.quote(str(out))} goes on, with or without --cluster"
+
+
+@contextmanager
+def _rays_own_words(out: Path) -> Iterator[None]:
+    """What Ray logs in this process goes to a file; the user reads our sentences."""
+    logger, handler = logging.getLogger("ray"), logging.FileHandler(out / FILE, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    before, logger.handlers = logger.handlers, [handler]
+    try:
+        yield
+    finally:
+        logger.handlers = before
+        handler.close()
 
 
 class _Dispatch:
@@ -127,6 +154,7 @@ class _Dispatch:
         self.task = ray.remote(_work).options(num_cpus=config.threads, num_gpus=gpus, max_retries=0)
         self.running: dict[Any, Job] = {}
         self.failed: list[BaseException] = []
+        self.head = _Head(ray)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Send all jobs and stay until the last has an end."""
@@ -142,12 +170,43 @@ class _Dispatch:
                 for reference in done:
                     self._receive(reference, self.running.pop(reference))
                 self.progress.update(total - len(self.running), self._note())
+                self._look_at_the_head()
         finally:
-            for reference in self.running:  # only when something, or somebody, has stopped this loop
-                self.ray.cancel(reference, force=True)
+            self._stop()
         self.progress.end()
         if self.failed:
             raise self.failed[0]
+
+    def _stop(self) -> None:
+        """Only when something, or somebody, has stopped the loop: runs save where they are, or are ended."""
+        if not self.running:
+            return
+        try:
+            for reference in self.running:
+                self.ray.cancel(reference)
+            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=_STOPPING_TAKES)
+        finally:  # after a second Ctrl-C, too
+            for reference in self.running:
+                self.ray.cancel(reference, force=True)
+
+    def _look_at_the_head(self) -> None:
+        """Ray ends this process about a minute after its head is gone: what to do then is said before."""
+        change = self.head.change()
+        if change == "lost":
+            begun = [job for job in self.running.values() if _state(job)]
+            steps = [
+                f"{job.name} at step {checkpoint.step_of(job.directory)}"
+                for job in begun[:_STATES_SHOWN]
+            ]
+            more = len(begun) - len(steps)
+            out = next(iter(self.running.values())).out if self.running else Path()
+            self.progress.say(
+                f"the head of the cluster at {self.head.address} does not answer; unless it comes back, Ray ends this "
+                f"command in about a minute. Then {_again(out)}, from these checkpoints or later ones: "
+                + ", ".join(steps + ([f"{more} more"] if more > 0 else []))
+            )
+        elif change == "back":
+            self.progress.say(f"the head of the cluster at {self.head.address} answers again")
 
     def _note(self) -> str:
         """How far the runs are that somebody is at, and how many wait."""
@@ -167,18 +226,48 @@ class _Dispatch:
             for sentence in self.ray.get(reference):
                 self.progress.say(sentence)
         except RayTaskError as error:  # the run itself failed, and would again
-            self.failed.append(error.cause if isinstance(error.cause, Exception) else error)
-            self.progress.say(f"{job.name} failed: {error.cause}")
+            where = log_failure(job.out, f"{job.name} failed", str(error))
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            self.failed.append(cause)
+            self.progress.say(f"{job.name} failed: {one_line(cause)}{where}")
         except RayError as error:  # its worker, or its machine, is gone
+            host = last_host(job.directory)
+            lost = f"{job.name} lost its worker{f' on {host}' if host else ''}"
+            where = log_failure(job.out, lost, f"{type(error).__name__}: {error}")
             if self.sent[job.name] > RETRIES:
                 lost = f"{job.name} lost its worker {self.sent[job.name]} times, the last by {type(error).__name__}"
                 self.failed.append(ClusterError(lost))
-                self.progress.say(lost)
+                self.progress.say(f"{lost}{where}")
             else:
-                self.progress.say(f"{job.name} lost its worker and goes on from its last checkpoint")
+                self.progress.say(f"{lost} and {checkpoint.whence(job.directory)}{where}")
                 self._send(job)
         else:
             self.progress.run_done()
+
+
+class _Head:
+    """Whether the head of the cluster answers, where it ever did from here."""
+
+    def __init__(self, ray: Any) -> None:
+        try:
+            self.address = str(ray.get_runtime_context().gcs_address)
+        except Exception:  # of a client (ray://) that is told no address
+            self.address = ""
+        self.watched = self.answers = bool(self.address) and _answers(self.address, 5)
+
+    def change(self) -> str:
+        """``"lost"`` or ``"back"`` if it is so since the last time that was asked."""
+        before, self.answers = self.answers, self.watched and _answers(self.address, 2)
+        return "lost" if before and not self.answers else "back" if self.answers and not before else ""
+
+
+def _answers(address: str, seconds: float) -> bool:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _work(job: Job, observers: Observers) -> list[str]:
@@ -209,6 +298,9 @@ class _Heard(Progress):
 
 
 def _import_ray() -> Any:
+    # Ray prints to stdout whatever its daemons report, the end of a machine with a page of their state, and
+    # has this one setting against it, read when it is imported. Their logs are in Ray's own folder all the same.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
     try:
         import ray
     except ImportError:
@@ -241,13 +333,10 @@ def _connect(ray: Any, address: str, progress: Progress) -> None:
 
 def _knock(address: str) -> None:
     """See whether anybody answers at an address; Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError, OverflowError):
+    if not _answers(address, 5):
         raise ClusterError(
             f"cluster must be 'auto' or the address of a running Ray cluster, got {address!r}"
-        ) from None
+        )
 
 
 def _state(job: Job) -> str:

@@ -4,6 +4,7 @@ A comparison is a directory; everything the report says is computed from it::
 
     OUT/
       sweep.json                  command line, arms, seeds, settings all runs share
+      failures.log                why runs failed or were lost, for people, with names of hosts; nothing reads it
       runs/<spec>-<seed>/
         config.json               RunConfig
         environment.json          a list: versions and machine, no names of hosts or users, and one more
