@@ -279,7 +279,7 @@ def test_tasks_are_judged_by_right_answers(tmp_path):
     write_sweep(tmp_path, ["alibi", "rope"], accuracy=True, extensions=())
     text = said(tmp_path)
     limit = "within 10 points of the accuracy they have at the training length"
-    assert f"The last tokens at 8× the training length are {limit}: alibi (98 → 94 ± " in text["Length"]
+    assert f"Whole answers at 8× the training length are {limit}: alibi (98 → 94 ± " in text["Length"]
     assert "rope leaves after 1.16× (98 → 0 ± 1 % right)" in text["Length"]
     assert "accuracies run from 98.0 %" in text["In length"]
 
@@ -339,7 +339,7 @@ def test_a_seed_that_learned_nothing_keeps_its_arm_from_holding(tmp_path):
         change_losses(tmp_path / f"runs/alibi-{seed}", dict.fromkeys(LENGTHS, loss))
     assert verdict(tmp_path) == "not learned"
     assert summary_of(tmp_path).arms[0].unlearned == (1,)
-    assert "nothing to hold: alibi (loss 2.000 ± 1.414, seed 1)." in said(tmp_path)["Length"]
+    assert "nothing to hold: alibi (loss 2.000, seed 1)." in said(tmp_path)["Length"]
 
 
 def test_with_unequal_seeds_it_is_said_whose_error_is_what(tmp_path):

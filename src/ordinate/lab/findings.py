@@ -28,6 +28,7 @@ from .estimate import (
 )
 from .findings_training import training
 from .summary import ACCURACY_FALL, LOSS_RISE, Arm, Evaluation, Summary
+from .tasks import TASKS
 from .verdict import Verdict, verdicts
 
 
@@ -99,15 +100,16 @@ def _length(summary: Summary) -> str:
         else f"{LOSS_RISE * 100:.0f} % of the loss"
     )
     limit = f"within {limit} they have at the training length"
+    task = TASKS.get(summary.task)
+    whole = task is not None and task.measure == "exact match"
+    whose = "Whole answers" if whole else "The last tokens"
     groups = _by_verdict(summary)
     parts = []
     if groups["holds"]:
         named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["holds"]]
-        parts.append(
-            f"The last tokens at {factor} the training length are {limit}: {words.listed(named)}."
-        )
+        parts.append(f"{whose} at {factor} the training length are {limit}: {words.listed(named)}.")
     else:
-        parts.append(f"Of no arm are the last tokens at {factor} the training length surely {limit}.")
+        parts.append(f"{whose} at {factor} the training length are surely {limit} for no arm.")
     if groups["breaks"]:
         ordered = sorted(
             groups["breaks"], key=lambda arm: min((s.factor for s in arm.stretches), default=0.0)
@@ -333,7 +335,7 @@ def _better(one: Evaluation, plain: Evaluation) -> Estimate:
 def _result(one: Evaluation) -> str:
     if one.accuracy is not None:
         return f"{one.accuracy.mean * 100:.1f} % right"
-    return f"loss {words.estimate(one.loss)}"
+    return words.NOTHING if one.loss is None else f"loss {one.loss.mean:.3f}"
 
 
 def _in_length_cost(base: Arm, extended: Arm) -> str:
@@ -354,7 +356,7 @@ def _noise(summary: Summary) -> str:
     source = "test sequences"
     if not summary.by_accuracy:
         source = f"{words.plural(summary.stretches, 'stretch', 'stretches')} of text, the same at every length"
-    text = f"± after a number is half of its own {CONFIDENCE * 100:.0f} % interval over {source}"
+    text = f"± in these sentences is half of a {CONFIDENCE * 100:.0f} % interval over {source}"
     if several:
         text += ", and over seeds"
         text += f" for {words.listed(several)}." if single else "."

@@ -60,8 +60,8 @@ def columns(summary: Summary) -> list[Column]:
             "95 % interval over text and seeds together.", lambda arm: _rise(arm, furthest),
         ),
         Column(
-            "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens.",
-            lambda arm: _accuracy(arm, furthest),
+            "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens, "
+            "mean ± standard deviation over seeds.", lambda arm: _accuracy(arm, furthest),
         ),
         Column(
             "last_accuracy", f"last answers at {factor}", "%", "Share of right answers among the last "
