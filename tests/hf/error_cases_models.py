@@ -24,6 +24,7 @@ from ordinate.hf import (
     ConfigError,
     StreamingCache,
     patch,
+    register_attention,
     streaming_cache,
     to_half,
     to_interleaved,
@@ -72,18 +73,26 @@ def patch_bert() -> Any:
     return patch(transformers.BertModel(transformers.BertConfig(**sizes)))
 
 
-def patch_doge() -> Any:
-    """A model that reads its mask as a tensor, which no other does."""
-    import transformers
+def patch_what_then_answers_otherwise() -> Any:
+    with mock.patch("ordinate.hf.patch_check.allowed", return_value=-1.0):
+        return patch(build("Llama 2"))
 
-    sizes = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "intermediate_size": 32,
-    }
-    return patch(transformers.DogeForCausalLM(transformers.DogeConfig(**sizes)))
+
+def patch_adapted() -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    return patch(get_peft_model(build("Llama 2"), LoraConfig(target_modules=["q_proj"])))
+
+
+def another_attention_chosen() -> Any:
+    model = dynamic()
+    model.set_attn_implementation("eager")
+    return model(tokens())
+
+
+def register_without_transformers() -> Any:
+    with mock.patch.dict(sys.modules, {"transformers": None}):
+        return register_attention()
 
 
 def dynamic() -> Any:
@@ -205,8 +214,12 @@ CASES = [
     ("patch with another impl", lambda: patch(build("Llama 2"), impl="flash"), ValueError, r"impl must be one of .* got 'flash'"),
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
     ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
-    ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel"),
-    ("patch a model of odd masks", patch_doge, ValueError, r"model must answer as before once it is patched, got DogeForCausalLM with AttributeError: .*; it is left as it was"),
+    ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel \(its attention layers have neither a rotation nor a bias that ordinate knows\)"),
+    ("patch a model that then answers otherwise", patch_what_then_answers_otherwise, ValueError, r"model must answer as before once it is patched, got LlamaForCausalLM with answers \S+ of their size apart \(tokens\); it is left as it was"),
+    ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),
+    ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys turn anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),
+    ("register without transformers", register_without_transformers, ImportError, r"register_attention needs transformers: pip install 'ordinate\[hf\]'"),
+    ("what no mask has", lambda: Visible({}).rule, AttributeError, r"'Visible' object has no attribute 'rule'"),
     ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),
     ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
     ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),

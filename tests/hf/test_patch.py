@@ -15,7 +15,7 @@ import transformers
 from patch_models import MODELS, build, inputs, left_padding, logits, tokens
 from torch import nn
 
-from ordinate.hf import patch, unpatch
+from ordinate.hf import patch, register_attention, unpatch
 from ordinate.hf.patch_rotary import _installed
 from ordinate.rotate.rotation import Rotation
 
@@ -243,6 +243,7 @@ def test_a_hook_that_moves_inputs_is_kept():
 
     layer.forward = hooked
     patch(model)
+    seen.clear()
     torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
     assert seen == [1]
     assert layer.forward is hooked
@@ -599,14 +600,23 @@ def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monke
     given = inputs(model, mask=True)
     random_state, before = torch.get_rng_state(), logits(model, **given)
     monkeypatch.setattr(interface, "attend", lambda *args, **kwargs: right(*args, **kwargs) * 1.01)
-    with pytest.raises(
-        ValueError, match=r"model must answer as before .* got LlamaForCausalLM with answers 0\.\d+ of"
-    ):
-        patch(model)
+    rotate = Rotation.apply_both
+    with monkeypatch.context() as wrong:
+        wrong.setattr(Rotation, "apply_both", lambda *args: [x * 1.01 for x in rotate(*args)])
+        with pytest.raises(
+            ValueError,
+            match=r"model must answer as before .* got LlamaForCausalLM with answers 0\.\d+ of",
+        ):
+            patch(model)
     assert torch.equal(logits(model, **given), before)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(module.training for module in model.modules())
     assert patch(model, check=False).checked is False
+    unpatch(model)
+    report = patch(model)  # only the rotation is right
+    assert [entry.kind for entry in report.changed] == ["LlamaRotaryEmbedding"]
+    assert "LlamaAttention" in [entry.kind for entry in report.left_alone]
+    torch.testing.assert_close(logits(model, **given), before, **close)
     unpatch(model)
     monkeypatch.setattr(interface, "attend", right)
     report = patch(model)
@@ -637,7 +647,7 @@ def test_a_sine_that_a_model_changes_is_not_taken_for_the_rotation():
 
 
 def test_the_attention_implementation_can_be_chosen_by_name_without_a_patch():
-    patch(build("Llama 2"))  # registers it
+    register_attention()
     config = build("Llama 2").config
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="ordinate").eval()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 import transformers
 from patch_models import _TINY, build, left_padding, tokens
 
-from ordinate.hf import patch
+from ordinate.hf import patch, unpatch
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -52,3 +54,117 @@ def test_a_padded_prompt_may_be_fed_in_pieces(name):
     expected = run()
     patch(model)
     assert torch.equal(run(), expected)
+
+
+SIGHT = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16,
+    "patch_size": 8, "projection_dim": 64,
+}  # fmt: skip
+TEXT = _TINY | {"head_dim": 16, "sliding_window": 8}
+SPECIAL = {"image_token_index": 90, "image_token_id": 90, "boi_token_index": 91, "eoi_token_index": 92}
+
+
+def t5gemma2():
+    encoder = {"text_config": TEXT, "vision_config": SIGHT, "mm_tokens_per_image": 4, **SPECIAL}
+    config = transformers.T5Gemma2Config(encoder=encoder, decoder=TEXT, image_token_index=90)
+    return transformers.T5Gemma2ForConditionalGeneration(config)
+
+
+def paligemma():
+    config = transformers.PaliGemmaConfig(
+        text_config=_TINY | {"head_dim": 16, "model_type": "gemma"},
+        vision_config=SIGHT,
+        projection_dim=64,
+        **SPECIAL,
+    )
+    return transformers.PaliGemmaForConditionalGeneration(config)
+
+
+def causal(name: str, **changes):
+    config = getattr(transformers, f"{name}Config")(**(_TINY | changes))
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "head_dim": 8,
+}  # fmt: skip
+EXPERTS = {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "num_local_experts": 4,
+}  # fmt: skip
+INDEXER = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 4}
+COMPRESSED = {
+    "head_dim": 16, "q_lora_rank": 16, "o_lora_rank": 16, "o_groups": 2, "sliding_window": 8,
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+}  # fmt: skip
+FLASH = {
+    "n_routed_experts": 4, "moe_topk": 2, "expert_ffn_hidden_size": 32, "ffn_hidden_size": 64, "num_layers": 1,
+}  # fmt: skip
+# What looks into a mask, at its name or at its type, and whether attention can be ordinate's all the same.
+LOOKING = {
+    "PaliGemma": (paligemma, True),
+    "T5Gemma 2": (t5gemma2, False),
+    "Doge": (lambda: causal("Doge", keep_window_size=4), False),
+    "DeepSeek-V3.2": (lambda: causal("DeepseekV32", **LATENT, **EXPERTS, **INDEXER), False),
+    "GLM-5": (lambda: causal("GlmMoeDsa", **LATENT, **EXPERTS, **INDEXER), False),
+    "AXK2": (lambda: causal("AXK2", **LATENT, **EXPERTS, **INDEXER), False),
+    "DeepSeek-V4": (lambda: causal("DeepseekV4", **COMPRESSED, **EXPERTS, **INDEXER), False),
+    "LongCat-Flash": (lambda: causal("LongcatFlash", **LATENT, **FLASH), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_model_that_looks_at_how_it_attends_answers_as_before(name):
+    make, attends = LOOKING[name]
+    torch.manual_seed(0)
+    model = sharp(make())
+    report = patch(model)
+    assert report.checked, report
+    assert "decoding" in report.asked
+    assert any("attention by ordinate" in entry.what for entry in report.changed) == attends
+
+
+def test_what_could_not_be_asked_is_said_and_nothing_is_called_as_before():
+    """A model whose own code refuses images of the size its config names."""
+    torch.manual_seed(0)
+    model = sharp(paligemma())
+    model.model.vision_tower.embeddings.patch_embedding.register_forward_hook(refuse)
+    report = patch(model)
+    assert not report.checked
+    assert report.unasked == ("pixel_values: before the patch it answered ValueError: no images today",)
+    assert "answers as before" not in str(report)
+    assert "unchecked   pixel_values" in str(report)
+    assert "not checked" in str(patch(build("Llama 2"), check=False))
+
+
+def refuse(*args):
+    raise ValueError("no images today")
+
+
+@pytest.mark.parametrize("name", ["T5", "BLOOM", "MPT", "Falcon, ALiBi", "GPT-J"])
+def test_layers_that_are_rewritten_here_are_asked_too(name, monkeypatch):
+    """A kernel that forgets padding is found out, in decoding as well as in a whole pass."""
+    assert patch(build(name)).checked
+    layers = importlib.import_module("ordinate.hf.patch_layers")
+    right = layers.attend
+
+    def forgets(q, k, v, terms, **options):
+        return right(
+            q, k, v, terms | {"key_padding_mask": None} if q.shape[2] == 1 else terms, **options
+        )
+
+    monkeypatch.setattr(layers, "attend", forgets)
+    with pytest.raises(ValueError, match=r"model must answer as before .* apart \(decoding\)"):
+        patch(build(name))
+
+
+def test_asking_leaves_a_model_as_it_was():
+    """Some keep the state of their last call: positions of images, recurrences, frequencies that grew."""
+    model = recurrent_gemma().train()
+    held = [dict(vars(module)) for module in model.modules()]
+    patch(model)
+    unpatch(model)
+    for before, module in zip(held, model.modules(), strict=True):
+        assert vars(module).keys() == before.keys()
+        assert all(vars(module)[key] is before[key] for key in before if not key.startswith("_forward"))

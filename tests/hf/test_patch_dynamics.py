@@ -110,9 +110,12 @@ def test_a_mask_tells_the_lengths_beside_a_cache_too(kind):
 
 @pytest.mark.parametrize("kind", DYNAMIC)
 def test_a_model_trained_shorter_than_what_patch_asks_it_is_patched(kind, monkeypatch):
-    """Its answer to the padded row is meant to differ; the other row is held to what it was."""
+    """Its answer to the padded row is meant to differ, and what it decodes; the other row is held to what it was."""
     monkeypatch.setitem(DYNAMIC, kind, shorter(DYNAMIC[kind]))
-    assert patch(make(kind)).checked
+    report = patch(make(kind))
+    assert report.asked == ("tokens", "padding")
+    assert not report.checked
+    assert "decoding: it is meant to differ past the length" in str(report)
 
 
 def shorter(case):

@@ -8,7 +8,7 @@ import transformers
 from transformers import masking_utils as theirs
 
 import ordinate
-from ordinate.hf.attention_interface import register
+from ordinate.hf.attention_interface import register_attention
 from ordinate.hf.mask_rules import rules_of
 from ordinate.hf.visible import Visible
 
@@ -17,7 +17,7 @@ BATCH, LENGTH, WINDOW = 2, 12, 4
 
 @pytest.fixture
 def config():
-    register()
+    register_attention()
     made = transformers.LlamaConfig(
         hidden_size=16, num_attention_heads=2, sliding_window=WINDOW, attention_chunk_size=WINDOW
     )

@@ -1,5 +1,6 @@
 """Models as the Hugging Face ecosystem writes them down: their configs read, explained and extended."""
 
+from .attention_interface import register_attention as register_attention
 from .config import from_config as from_config
 from .doctor import Diagnosis as Diagnosis
 from .doctor import diagnose as diagnose

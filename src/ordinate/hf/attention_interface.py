@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.api import attention
+from ..extras import how_to_install
 from .mask_rules import note_rules
 from .patch_state import NAME, site_of
 from .visible import Visible, make_visible
@@ -29,11 +30,17 @@ _WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 
 
-def register() -> None:
-    """Make ``attn_implementation="ordinate"`` known to transformers."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
+def register_attention() -> None:
+    """Make ``attn_implementation="ordinate"`` known to transformers, as the first `patch` does too.
 
+    Any model of transformers' attention interface then takes that name, when it is loaded or by
+    ``set_attn_implementation``. Rotations and masks stay the model's own; nothing is checked.
+    """
+    try:
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface
+    except ImportError as missing:
+        raise ImportError(f"register_attention needs transformers: {how_to_install('hf')}") from missing
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, make_visible)
     note_rules()
@@ -63,7 +70,15 @@ def attention_forward(
         query, key = site.patch.turn_late(query, key, attention_mask)
     terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
     unknown = [name for name in kwargs if name not in _WITHOUT_EFFECT and kwargs[name] is not None]
-    if terms is None or unknown or position_bias is not None or kwargs.get("output_attentions"):
+    ours = (
+        terms is not None
+        and not unknown
+        and position_bias is None
+        and not kwargs.get("output_attentions")
+    )
+    if site is not None:
+        site.patch.note(module, ours)
+    if terms is None or not ours:
         kwargs |= {"dropout": dropout, "scaling": scaling}
         given = {
             "softcap": softcap,
@@ -122,7 +137,11 @@ def _terms(
 ) -> dict[str, Any] | None:
     """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
     if isinstance(mask, Visible):
-        return mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
+        terms = mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if terms is not None and terms["causal"] and not causal and mask.is_left_out():
+            terms = terms | {"causal": False}  # PaliGemma sees both ways where nothing is masked
+        return terms
     if mask is not None or window is not None:
         return None
     # No mask at all: transformers then goes by the module, and a single query sees everything.
@@ -165,5 +184,17 @@ def forward_scope(module: nn.Module) -> dict[str, Any]:
 
 def uses_interface(module: nn.Module) -> bool:
     """Whether a module's own forward looks its attention up by name."""
-    code = inspect.unwrap(type(module).forward).__code__
-    return "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def why_its_own(module: nn.Module) -> str | None:
+    """Why a layer's own forward must go on attending by its own code; None if it need not."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None or not uses_interface(module):
+        return None
+    if any(name in str(code.co_consts) for name in ("'sdpa'", "'eager'")):
+        return "it masks in another way for implementations that it does not know"
+    if {"isinstance", "Tensor"} <= set(code.co_names):
+        return "it treats a mask in another way that is not a tensor"
+    return None

@@ -112,7 +112,7 @@ def text_settings(
     word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
     close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
     raise ConfigError(
-        f"{path}model_type must be a family that ordinate reads, got {short(model_type)}; "
-        f"if it is built like one of them, say so with family=…"
-        + (f"; did you mean {close[0]!r}?" if close else "")
+        f"{path}model_type must be a family that ordinate reads, got {short(model_type)}",
+        "; if it is built like one of them, say so with family=…"
+        + (f"; did you mean {close[0]!r}?" if close else ""),
     )

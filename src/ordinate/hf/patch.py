@@ -8,18 +8,19 @@ return, and layers older than the attention interface get another forward. `unpa
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..attention.api import Impl
 from ..checks import check_bool, check_choice
 from ..extras import how_to_install
 from ..rotate.rope import RoPE
 from . import patch_calls, patch_check, patch_layers, patch_rotary
-from .attention_interface import register, uses_interface
+from .attention_interface import register_attention, uses_interface, why_its_own
 from .config import from_config
 from .patch_recognise import Found, recognise
 from .patch_rotary import RotarySite
@@ -48,22 +49,35 @@ class PatchedModule(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What `patch` did to a model, what it left alone, and whether it was seen to answer as before."""
+    """What `patch` did to a model, what it left alone, and what it was seen to answer as before.
+
+    Attributes:
+        asked: What the model was asked before and after, with the same answer.
+        unasked: What it takes or does and could not be asked, each with the reason.
+    """
 
     model: str
     impl: str
     changed: tuple[PatchedModule, ...]
     left_alone: tuple[PatchedModule, ...]
-    checked: bool = False
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+    @property
+    def checked(self) -> bool:
+        """Whether the model was seen to answer as before, with every kind of input that it takes."""
+        return bool(self.asked) and not self.unasked
 
     def __str__(self) -> str:
-        checked = ", answers as before" if self.checked else ""
-        lines = [f"{self.model}, patched (impl={self.impl!r}){checked}"]
+        asked = ", ".join(self.asked)
+        seen = f"answers as before ({asked})" if self.checked else f"as before with {asked}"
+        lines = [f"{self.model}, patched (impl={self.impl!r}), {seen if asked else 'not checked'}"]
         rows = [("changed", entry) for entry in self.changed]
         rows += [("left alone", entry) for entry in self.left_alone]
         for title, entry in rows:
             count = f" × {entry.how_many}" if entry.how_many > 1 else ""
             lines.append(f"  {title:<10}  {entry.kind}{count} ({entry.name}): {entry.what}")
+        lines += [f"  unchecked   {what}" for what in self.unasked]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -84,8 +98,9 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
     Args:
         model: A model of transformers with RoPE, T5's bias or ALiBi.
         impl: The implementation of `ordinate.attention` to use.
-        check: Let the model answer a few tokens before and after, and leave it as it was if the answers
-            differ. The families of T5, ALiBi and GPT-J, whose layers are rewritten here, are not asked.
+        check: Let the model answer before and after, and leave it as it was if the answers differ: a few
+            tokens, with padding, fed in pieces and decoded with a cache, and every other kind of input that
+            it takes. What it could not be asked is in the report.
 
     Returns:
         What was changed and what was left alone; print it.
@@ -102,55 +117,84 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
     check_choice("impl", impl, get_args(Impl))
     check_bool("check", check)
     if not isinstance(model, PreTrainedModel):
-        raise TypeError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
+        wrapped = getattr(model, "get_base_model", None)  # of PEFT
+        raise TypeError(
+            f"model must be a PreTrainedModel of transformers"
+            f"{', such as get_base_model() gives' if callable(wrapped) else ''}, got {type(model).__name__}"
+        )
     if any(site_of(module) is not None for module in model.modules()):
         raise ValueError(f"model must not be patched already, got a patched {type(model).__name__}")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError(
             f"model must have its weights loaded, got {type(model).__name__} on the meta device"
         )
-    before = _answer(model) if check and not _is_rewritten(model) else None
-    report = _Patching(model, impl).run()
-    if isinstance(before, Tensor):
-        _compare(model, before)
-        report = replace(report, checked=True)
-    return report
+    if not check:
+        return _Patching(model, impl).run().report(_Seen())
+    before = patch_check.answers(model)
+    patching = _Patching(model, impl).run()
+    seen = _compare(model, patching.patch, before)
+    if seen.problem is not None:
+        unpatch(model)
+        before = patch_check.steady(before, patch_check.answers(model))
+        patching = _Patching(model, impl).run()
+        seen = _compare(model, patching.patch, before)
+    if seen.problem is not None and patching.may_turn_alone():
+        unpatch(model)
+        why = f"its own code looks at how it attends ({seen.problem})"
+        patching = _Patching(model, impl, why).run()
+        seen = _compare(model, patching.patch, before)
+    if seen.problem is not None:
+        unpatch(model)
+        raise ValueError(
+            f"model must answer as before once it is patched, got {type(model).__name__} with "
+            f"{seen.problem}; it is left as it was"
+        )
+    return patching.report(seen)
 
 
-def _is_rewritten(model: nn.Module) -> bool:
-    return any(type(module).__name__ in _FORWARDS for module in model.modules())
+class _Seen(NamedTuple):
+    """What a patched model was asked with the same answer, what it could not be, and what is wrong, if anything."""
+
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+    problem: str | None = None
 
 
-def _answer(model: nn.Module) -> Tensor | str | None:
-    """What the model answers, what it says to being asked, or None if it answers something else."""
-    try:
-        return patch_check.answer(model)
-    except Exception as problem:  # a model may want other inputs than tokens
-        return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+def _compare(model: nn.Module, patch: Patch, before: dict[str, patch_check.Answer | str]) -> _Seen:
+    """Ask a patched model what it was asked before."""
+    patch.attended = {}
+    after, exact = patch_check.answers(model), patch_check.is_exact(model)
+    asked, unasked = [], []
+    meant = _differs_from(model) < patch_check.LONGEST
+    for request, theirs in before.items():
+        ours = after[request]
+        if isinstance(theirs, str):
+            # A model whose own code takes no prompt in pieces has nothing there that could change.
+            if request != patch_check.PIECES:
+                unasked.append(f"{request}: before the patch it answered {theirs}")
+            continue
+        if meant and request in (patch_check.DECODING, patch_check.PIECES):
+            unasked.append(
+                f"{request}: it is meant to differ past the length that the model was trained at"
+            )
+            continue
+        if isinstance(ours, str):
+            return _Seen(problem=f"{ours} ({request})")
+        alone = slice(1) if meant and request == patch_check.PADDED else slice(None)
+        apart = patch_check.difference(theirs, ours, alone, exact)
+        if apart > patch_check.allowed(exact):
+            return _Seen(problem=f"answers {apart:.2g} of their size apart ({request})")
+        asked.append(request)
+    if not before:
+        unasked.append("everything: it takes no kind of input that is known")
+    return _Seen(tuple(asked), tuple(unasked))
 
 
-def _compare(model: nn.Module, before: Tensor) -> None:
-    after = _answer(model)
-    if isinstance(after, Tensor):
-        if _depends_on_length(model):  # the padded row is then meant to answer by its own length
-            before, after = before[: patch_check.LENGTH], after[: patch_check.LENGTH]
-        apart = patch_check.difference(before, after)
-        if apart <= patch_check.allowed(next(model.parameters()).dtype):
-            return
-        after = f"answers {apart:.2g} of their size apart"
-    unpatch(model)
-    raise ValueError(
-        f"model must answer as before once it is patched, got {type(model).__name__} with {after}; "
-        f"it is left as it was"
-    )
-
-
-def _depends_on_length(model: nn.Module) -> bool:
+def _differs_from(model: nn.Module) -> float:
+    """The length from which on rows are meant to turn by their own lengths."""
     sites = [site_of(module) for module in model.modules()]
-    sources = [
-        source for site in sites if isinstance(site, RotarySite) for source in site.sources.values()
-    ]
-    return any(source.length_dependent for source in sources)
+    sources = [x for site in sites if isinstance(site, RotarySite) for x in site.sources.values()]
+    return min((x.trained_length for x in sources if x.length_dependent), default=float("inf"))
 
 
 def unpatch(model: nn.Module) -> None:
@@ -174,22 +218,31 @@ def unpatch(model: nn.Module) -> None:
 
 
 class _Patching:
-    """One run of `patch`: look at everything first, then change."""
+    """One run of `patch`: look at everything first, then change.
 
-    def __init__(self, model: Any, impl: str) -> None:
-        self.model, self.patch = model, Patch(impl)
+    Args:
+        why: What went wrong with attention by ordinate: only the rotation is to be.
+    """
+
+    def __init__(self, model: Any, impl: str, why: str | None = None) -> None:
+        self.model, self.patch, self.why = model, Patch(impl), why
+        self.layers: list[nn.Module] = []
         self.changed: list[PatchedModule] = []
         self.left_alone: list[PatchedModule] = []
         self.names = {module: name for name, module in model.named_modules()}
 
-    def run(self) -> PatchReport:
+    def run(self) -> _Patching:
         owners = self._owners()
         rotary = self._rotary(owners)
         self._refuse_nothing(owners)
-        register()
-        self._own_configs(owners)
-        for owner, layers in owners.items():
-            self._layers(owner, layers)
+        self.layers = [layer for layers in owners.values() for layer in layers]
+        written = [] if _are_rewritten(self.layers) else map(why_its_own, self.layers)
+        self.why = self.why or next(filter(None, written), None)
+        if self.why is None:
+            register_attention()
+            self._own_configs(owners)
+            for owner, layers in owners.items():
+                self._layers(owner, layers)
         for module, (owner, found) in rotary.items():
             site = RotarySite(
                 module,
@@ -211,9 +264,32 @@ class _Patching:
             self.patch.appliers.append(applier)
         self._hook(owners)
         self.patch.start()
+        return self
+
+    def may_turn_alone(self) -> bool:
+        """Whether the rotation can be ordinate's where attention is not; keys that turn late turn in attention."""
+        if self.why is not None or _are_rewritten(self.layers):
+            return False
+        sources = [
+            x for site in self.patch.sites if isinstance(site, RotarySite) for x in site.sources.values()
+        ]
+        return bool(sources) and not any(source.length_dependent for source in sources)
+
+    def report(self, seen: _Seen) -> PatchReport:
+        """What was done; an attention layer that was seen to need its own code is not called changed."""
+        attended = self.patch.attended or {}
+        why = self.why or "it attends by a mask of its own making, which only its own code obeys"
+        for kind, alike in _by_kind(self.layers).items():
+            positions = f", {_FORWARDS[kind][1]}" if kind in _FORWARDS else ""
+            ours = [layer for layer in alike if self.why is None and attended.get(layer, True)]
+            if ours:
+                self._report(self.changed, ours, f"attention by ordinate{positions}")
+            self._leave([layer for layer in alike if layer not in ours], why)
+        self.patch.attended = None
         return PatchReport(
-            type(self.model).__name__, self.patch.impl, tuple(self.changed), tuple(self.left_alone)
-        )
+            type(self.model).__name__, self.patch.impl, tuple(self.changed), tuple(self.left_alone),
+            seen.asked, seen.unasked,
+        )  # fmt: skip
 
     def _add(self, site: Site) -> None:
         site.module.__dict__["_ordinate"] = site
@@ -226,11 +302,9 @@ class _Patching:
         owners: dict[Any, list[nn.Module]] = {}
         others: dict[Any, list[nn.Module]] = {}
         for owner, module in _with_owner(self.model):
-            if not type(module).__name__.endswith(("Attention", "Attention2")):
-                continue
             if type(module).__name__ in _FORWARDS or uses_interface(module):
                 owners.setdefault(owner, []).append(module)
-            elif not any(
+            elif type(module).__name__.endswith(("Attention", "Attention2")) and not any(
                 type(part).__name__.endswith("Attention") for part in list(module.modules())[1:]
             ):
                 others.setdefault(owner, []).append(module)
@@ -277,7 +351,7 @@ class _Patching:
         try:
             plan = from_config(self.model.config)
         except ConfigError as problem:
-            return [], str(problem)
+            return [], problem.fact  # its advice is for `from_config`, by argument
         found = dict.fromkeys(x.encoding for x in plan.layers)
         return [encoding for encoding in found if isinstance(encoding, RoPE)], None
 
@@ -285,12 +359,21 @@ class _Patching:
         kinds = {type(layer).__name__ for layers in owners.values() for layer in layers}
         rotates = any("RotaryEmbedding" in type(module).__name__ for module in self.names)
         if not owners or not (rotates or kinds & set(_FORWARDS)):
-            reasons = "; ".join(f"{entry.kind}: {entry.what}" for entry in self.left_alone)
+            reasons = [f"{entry.kind}: {entry.what}" for entry in self.left_alone]
             raise ValueError(
                 f"model must turn queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "
-                f"that can be taken over, got {type(self.model).__name__}"
-                + (f" ({reasons})" if reasons else "")
+                f"that can be taken over, got {type(self.model).__name__} "
+                f"({'; '.join(reasons) or self._why_nothing(owners)})"
             )
+
+    def _why_nothing(self, owners: dict[Any, list[nn.Module]]) -> str:
+        """Why a model has nothing to patch, where no module of it was looked at and left."""
+        if not owners:
+            return "none of its layers attends through transformers' attention interface"
+        rotate = [kind for kind in _by_kind([*self.names]) if re.search("rope|rotary", kind, re.I)]
+        if rotate:
+            return f"{', '.join(rotate)}: it makes no rotations from position_ids"
+        return "its attention layers have neither a rotation nor a bias that ordinate knows"
 
     # Changing
 
@@ -314,9 +397,6 @@ class _Patching:
             self._add(site)
             if type(layer).__name__ in _FORWARDS:
                 site.replace_forward(_FORWARDS[type(layer).__name__][0])
-        for kind, alike in _by_kind(layers).items():
-            positions = f", {_FORWARDS[kind][1]}" if kind in _FORWARDS else ""
-            self._report(self.changed, alike, f"attention by ordinate{positions}")
 
     def _hook(self, owners: dict[Any, list[nn.Module]]) -> None:
         from transformers import PreTrainedModel
@@ -340,6 +420,10 @@ class _Patching:
         where.append(
             PatchedModule(self.names[modules[0]], type(modules[0]).__name__, len(modules), what)
         )
+
+
+def _are_rewritten(layers: list[nn.Module]) -> bool:
+    return any(type(layer).__name__ in _FORWARDS for layer in layers)
 
 
 def _source_name(layer_type: str | None, source: patch_rotary.Source) -> str:

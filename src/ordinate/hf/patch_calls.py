@@ -42,7 +42,7 @@ def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     site.patch.enter(own)
     site.patch.here.stream = None
     if cache is not None and is_stream(cache):
-        check_stream(given.get("attention_mask"), own)
+        check_stream(given.get("attention_mask"), own or not site.patch.configs)
         cache.ordinate_open, site.patch.here.stream = True, cache
     if own:
         kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}

@@ -35,8 +35,8 @@ def _is_ours(site: Site, mask: object, queries: Tensor, source: Tensor | None = 
     """
     if site.bypassed or not isinstance(mask, Visible):
         return False
-    keys = mask.shape[-1] if source is None else source.shape[1]
-    return mask.fits(queries.shape[1], keys) and mask.terms() is not None
+    fits = mask.fits(queries.shape[1], None if source is None else source.shape[1])
+    return fits and mask.terms() is not None
 
 
 def _own_mask(site: Site, mask: Any) -> Any:

@@ -152,16 +152,39 @@ def _form_of(
     if "mrope_section" in names:  # where axes are chosen when applied, not before
         carriers["mrope_section"] = sections
     for axis in (1, 2) if complex_ else (None,):
-        given = x.transpose(1, 2).contiguous() if axis == 2 else x
-        try:
-            result = function(**dict.fromkeys(tensors, given), **carriers)
-        except _MISFITS:
-            continue
-        theirs = result[0] if isinstance(result, tuple) else result
-        theirs = theirs.transpose(1, 2) if axis == 2 else theirs
+
+        def theirs(x: Tensor, axis: int | None = axis) -> Tensor | None:
+            given = x.transpose(1, 2).contiguous() if axis == 2 else x
+            try:
+                result = function(**dict.fromkeys(tensors, given), **carriers)
+            except _MISFITS:
+                return None
+            turned = result[0] if isinstance(result, tuple) else result
+            return turned.transpose(1, 2) if axis == 2 else turned
+
+        def ours(x: Tensor, form: Form) -> Tensor:
+            if form.trailing:
+                width = 2 * rotation.angles.shape[-1]
+                kept, x = x[..., :-width], x[..., -width:]
+                return torch.cat((kept, ours(x, form._replace(trailing=False))), dim=-1)
+            turned = dataclasses.replace(rotation, layout=form.layout, head_dim=x.shape[-1]).apply(x)
+            return regroup(turned) if form.regroup else turned
+
+        # More channels than turn: most functions are never given them, and refuse.
+        wide = torch.cat((x, x.flip(-1)[..., :4]), dim=-1)
+        wider = theirs(wide)
         for form in _FORMS:
-            ours = dataclasses.replace(rotation, layout=form.layout, head_dim=x.shape[-1]).apply(x)
-            ours = regroup(ours) if form.regroup else ours
-            if theirs.shape == ours.shape and torch.allclose(theirs.float(), ours, atol=1e-4, rtol=1e-4):
-                return form._replace(heads_axis=axis)
+            if not _alike(theirs(x), ours(x, form)):
+                continue
+            for placed in (form, form._replace(trailing=True)):
+                if wider is None or _alike(wider, ours(wide, placed)):
+                    return placed._replace(heads_axis=axis)
     return None
+
+
+def _alike(theirs: Tensor | None, ours: Tensor) -> bool:
+    return (
+        theirs is not None
+        and theirs.shape == ours.shape
+        and torch.allclose(theirs.float(), ours, atol=1e-4, rtol=1e-4)
+    )

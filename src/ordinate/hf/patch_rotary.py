@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,11 +43,13 @@ class Form(NamedTuple):
         regroup: Neighbouring channels turn, and come out half a head apart (DeepSeek-V3).
         heads_axis: Where heads are in what it is given: 1 for ``[batch, heads, seq, head_dim]``. None
             where the function is told (``unsqueeze_dim``).
+        trailing: Of a head with more channels than turn, the last ones turn (DeepSeek-V4), not the first.
     """
 
     layout: Layout
     regroup: bool = False
     heads_axis: int | None = None
+    trailing: bool = False
 
 
 @dataclass(eq=False)
@@ -56,6 +59,7 @@ class LiveFrequencies:
     module: nn.Module
     prefix: str = ""
     length_dependent = False
+    trained_length = math.inf
     axes = 1
 
     def inv_freq(self) -> Tensor:
@@ -80,6 +84,11 @@ class CheckpointFrequencies:
     @property
     def length_dependent(self) -> bool:
         return self.rope.length_dependent
+
+    @property
+    def trained_length(self) -> float:
+        """Up to which length it does not depend on the length."""
+        return float(getattr(self.rope.scaling, "original_max_position", math.inf))
 
     @property
     def axes(self) -> int:
@@ -188,6 +197,12 @@ class Turn:
         mask: Visible | None = None,
     ) -> list[Tensor]:
         """Turn tensors ``[batch, heads, seq, head_dim]`` as a model's own function would."""
+        if form.trailing:
+            width, leading = 2 * self.source.inv_freq().shape[-1], form._replace(trailing=False)
+            parts = [x.split((x.shape[-1] - width, width), dim=-1) for x in (q, k) if x is not None]
+            heads = [part[1] for part in parts]
+            turned = self.apply(leading, heads[0], heads[1] if k is not None else None, k_len, mask)
+            return [torch.cat((part[0], x), dim=-1) for part, x in zip(parts, turned, strict=True)]
         of_queries, of_keys = self.rotations(form.layout, q.shape[-1], k_len, mask)
         if k is None:
             turned = [of_queries.apply(q)]
@@ -317,6 +332,8 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     turn = Turn(source, positions, site.forms, site, streaming=site.patch.here.stream is not None)
     if torch.compiler.is_compiling() and not turn.late:
         return site.own_forward(*args, **kwargs)  # a compiler fuses the model's own operations better
+    if turn.late:
+        site.patch.check_chosen()
     if not source.length_dependent:
         return mark(site.own_forward(*args, **kwargs), turn)
     # The module's own code would remember this length, and follow the longest row of the batch.

@@ -46,6 +46,8 @@ class Patch:
     # Each config of this model's own that names us, and the implementation it named before.
     configs: list[tuple[Any, str]] = field(default_factory=list)
     here: Here = field(default_factory=Here)
+    # While `patch` looks on: for each attention layer that was called, whether ordinate ever answered.
+    attended: dict[nn.Module, bool] | None = None
 
     # Calls that the model's own code must answer
 
@@ -59,6 +61,21 @@ class Patch:
 
     def leave(self) -> None:
         self.here.calls.pop()
+
+    def note(self, layer: nn.Module, ours: bool) -> None:
+        """Remember who answered a call of an attention layer, while `patch` looks on."""
+        if self.attended is not None:
+            self.attended[layer] = ours or self.attended.get(layer, False)
+
+    def check_chosen(self) -> None:
+        """Refuse a pass whose keys are to turn in attention, where another attention was chosen since."""
+        for config, _ in self.configs:
+            if config._attn_implementation != NAME:
+                raise NotImplementedError(
+                    f"attn_implementation must be {NAME!r} where cached keys turn anew (dynamic NTK, LongRoPE, "
+                    f"a streaming cache), got {config._attn_implementation!r}: choose it by "
+                    f"set_attn_implementation({NAME!r}), or unpatch the model"
+                )
 
     def start(self) -> None:
         """Have the model's configs name us, except in bypassed calls."""

@@ -22,9 +22,14 @@ _NOTHING = NoPE()
 
 
 class ConfigError(ValueError):
-    """A config that cannot be read; the sentence names the key, the rule and the value."""
+    """A config that cannot be read; the sentence names the key, the rule and the value.
 
-    def __init__(self, sentence: str) -> None:
+    Attributes:
+        fact: The sentence without the advice at its end, for readers who cannot take it.
+    """
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        self.fact, sentence = fact, fact + advice
         # Keys and values come from a file and may hold anything; a message stays one line of modest length.
         line = "".join(x if x.isprintable() else f"\\x{ord(x):02x}" for x in sentence[:600])
         super().__init__(line if len(sentence) <= 600 else f"{line}…")

@@ -20,8 +20,12 @@ from .mask_rules import rules_of
 
 
 def make_visible(**arguments: Any) -> Visible:
-    """The mask function of the attention implementation ``"ordinate"``."""
-    return Visible(arguments)
+    """The mask function of the attention implementation ``"ordinate"``.
+
+    A model within a model may be given a mask that is made already, and keeps it.
+    """
+    given = arguments.get("attention_mask")
+    return given if isinstance(given, Visible) else Visible(arguments)
 
 
 class Visible:
@@ -113,9 +117,14 @@ class Visible:
 
     __hash__ = object.__hash__
 
-    def fits(self, queries: int, keys: int) -> bool:
+    def is_left_out(self) -> bool:
+        """Whether the kernels the model had before were given no mask for it, and went by the layer alone."""
+        return self.own(self._implementation) is None
+
+    def fits(self, queries: int, keys: int | None) -> bool:
         """Whether it speaks of this many queries and keys; a matrix of other sizes would be broadcast."""
-        return bool(self.arguments["q_length"] == queries and self.arguments["kv_length"] == keys)
+        named = self.arguments
+        return bool(named["q_length"] == queries and keys in (None, named["kv_length"]))
 
     def own(self, implementation: str) -> Tensor | None:
         """The mask that another implementation gets for the same arguments."""
