@@ -137,6 +137,7 @@ CASES: list[Case] = [
     # attention: masks
     ("causal is a mask", lambda: attend(causal=torch.ones(5, 5).tril().bool()), TypeError, r"causal must be True or False, got Tensor"),
     ("window is 0", lambda: attend(window=0), ValueError, r"window must be at least 1, got 0"),
+    ("window of more than 64 bits", lambda: attend(window=2**70), ValueError, r"window must fit in 64 bits, got 1180591620717411303424"),
     ("window is a pair", lambda: attend(window=(3, 0)), TypeError, r"window must be an int, got \(3, 0\)"),
     ("only keys' segments", lambda: attend(k_segment_ids=ids(5)[None]), ValueError, r"q_segment_ids must be given along with k_segment_ids, got None"),
     ("segments of unequal lengths", lambda: attend(q_segment_ids=ids(5)[None], shapes={"k_len": 6}), ValueError, r"k_segment_ids must be given when lengths differ, got 5 queries and 6 keys"),
@@ -249,6 +250,8 @@ CASES: list[Case] = [
     ("lengths nobody reads", lambda: attend(_rope, lengths="5"), TypeError, r"lengths must be an int or an integer tensor, got str"),
     ("a negative length", lambda: attend(_rope, lengths=-3), ValueError, r"lengths must be at least 1, got -3"),
     ("rows of q and k differ", lambda: _rope.rotate(zeros(1, 2, 3, 8), zeros(5, 2, 3, 8)), ValueError, r"k must have the batch size 1 of q, got 5"),
+    ("a position beyond 64 bits", lambda: positions.sequential(9, start=2**63 - 9), ValueError, r"start must leave room for 9 positions of 64 bits, got 9223372036854775799"),
+    ("more positions than memory", lambda: positions.sequential(2**50), MemoryError, r"length must fit in memory, of which .* GiB are there, got 1125899906842624 numbers, 8,388,608.0 GiB"),
     ("a position between two", lambda: positions.sequential(3, start=0.5), TypeError, r"start must be an int, got 0.5"),
     ("lengths are a list", lambda: attend(_dynamic, lengths=[5, 6]), TypeError, r"lengths must be an int or an integer tensor, got list"),
     ("lengths are float", lambda: attend(_dynamic, lengths=zeros(2)), ValueError, r"lengths must be an int or an integer tensor \[batch\] or \[batch, seq\], got torch.float32 \[2\]"),

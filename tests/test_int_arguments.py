@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import ordinate
-from ordinate import hf, positions, scaling
+from ordinate import hf, memory, positions, scaling
 from ordinate.lab.config import RunConfig
 from ordinate.plots.view import View
 from ordinate.show.setting import Example
@@ -190,6 +191,46 @@ def test_numbers_of_numpy_become_numbers_of_python():
         int,
         float,
     ]
+
+
+@pytest.mark.parametrize(
+    "size", [2**70, -(2**70), 2**63 - 1, 2**40], ids=["2^70", "-2^70", "2^63-1", "2^40"]
+)
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(name, argument) for name, (_, integers) in CASES.items() for argument in integers],
+    ids=str,
+)
+def test_a_slip_of_a_size_costs_a_sentence(name, argument, size):
+    """Nothing fills the memory, and no words of an allocator, of an operator's schema or of C++ come out."""
+    make, integers = CASES[name]
+    slipped = (size, *integers[argument][1:]) if isinstance(integers[argument], tuple) else size
+    try:
+        make(**{**integers, argument: slipped})
+    except (ValueError, TypeError, MemoryError) as error:
+        words = str(error)
+        assert re.search(r" (must|needs) .*, got |; give it as ", words), words
+        assert "\n" not in words
+
+
+def test_what_does_not_fit_in_memory_is_refused_before_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 2**27)
+    with pytest.raises(
+        MemoryError, match=r"max_positions must fit in memory, .* 0\.1 GiB .*, got 33554441 × 8 numbers"
+    ):
+        ordinate.Learned(2**25 + 9, 8)
+    with pytest.raises(MemoryError, match=r"length must fit in memory"):
+        positions.sequential(2**25)
+    with torch.device("meta"):  # where nothing is held
+        assert ordinate.Learned(2**25, 8).weight.is_meta
+    ordinate.Learned(2**21, 8)
+
+
+@pytest.mark.parametrize("start", [2**63 - 4, -(2**63)])
+def test_positions_reach_to_the_ends_of_64_bits(start):
+    assert positions.sequential(3, start=start).tolist() == [start, start + 1, start + 2]
+    with pytest.raises(ValueError, match=r"start must leave room for 4 positions of 64 bits, got"):
+        positions.sequential(4, start=2**63 - 4)
 
 
 def _with_integers(module: Any, prefix: str) -> set[str]:

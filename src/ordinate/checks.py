@@ -65,8 +65,8 @@ def check_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {got}")
 
 
-def check_int(name: str, value: object) -> int:
-    """``value`` as an int: it may be anything that `operator.index` takes (NumPy's integers, say) but a bool."""
+def as_int(name: str, value: object) -> int:
+    """``value`` as an int: anything that `operator.index` takes (NumPy's integers, say) but a bool."""
     if type(value) in (int, torch.SymInt):
         return value  # type: ignore[return-value]
     if not _is_bool(value):
@@ -75,6 +75,15 @@ def check_int(name: str, value: object) -> int:
         except TypeError:
             pass
     raise TypeError(f"{name} must be an int, got {short(value)}")
+
+
+def check_int(name: str, value: object) -> int:
+    """``value`` as an int that a tensor can hold."""
+    value = as_int(name, value)
+    # What a compiler knows as a symbol comes from a tensor.
+    if not torch.compiler.is_compiling() and type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} must fit in 64 bits, got {short(value)}")
+    return value
 
 
 def _is_bool(value: object) -> bool:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .checks import check_int, check_ints, check_positive_int, check_rank
+from .memory import check_room
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -30,6 +31,9 @@ def sequential(
     if not torch.compiler.is_compiling():  # there a length may be symbolic
         length = check_positive_int("length", length, minimum=0)
         start = check_int("start", start)
+        if start >= 2**63 - length:
+            raise ValueError(f"start must leave room for {length} positions of 64 bits, got {start}")
+        check_room("length", length, itemsize=8, device=device)
     return torch.arange(start, start + length, device=device)
 
 
@@ -65,7 +69,9 @@ def segment_ids(
 
 def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
     counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    return list(check_ints("lengths", counts, minimum=0))
+    counts = list(check_ints("lengths", counts, minimum=0))
+    check_room("lengths", sum(counts), itemsize=16)
+    return counts
 
 
 def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
@@ -95,6 +101,7 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
     if not sizes:
         raise ValueError("sizes must name at least one axis, got none")
     sizes = check_ints("sizes", sizes)
+    check_room("sizes", *sizes, itemsize=16 * len(sizes), device=device)
     axes = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")
     return torch.stack([axis.flatten() for axis in axes])[:, None]
 
@@ -120,6 +127,7 @@ def randomized(
             f"length must be at most max_position, the positions are distinct, "
             f"got {length} > {max_position}"
         )
+    check_room("max_position", batch, max_position, itemsize=24, device=device)
     draws = torch.rand(batch, max_position, generator=generator, device=device)
     return draws.topk(length, dim=-1).indices.sort(dim=-1).values
 

@@ -239,7 +239,7 @@ def _build_mask(
     batch, q_len, k_len = q.shape[0], q.shape[2], k.shape[2]
     check_bool("causal", causal)
     if window is not None:
-        window = check_positive_int("window", window)
+        window = min(check_positive_int("window", window), 2**31 - 1)  # longer than any sequence
     if k_segment_ids is not None and q_segment_ids is None:
         raise ValueError("q_segment_ids must be given along with k_segment_ids, got None")
     if q_segment_ids is not None and k_segment_ids is None:

@@ -16,8 +16,10 @@ from ..checks import (
     check_number,
     check_positive_int,
     check_rank,
+    check_size,
 )
 from ..encoding import PositionEncoding
+from ..memory import check_room
 from ..positions import as_positions, sequential
 from .api import Impl, as_padding, attention, check_encoding
 
@@ -119,9 +121,9 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        d_model = check_positive_int("d_model", d_model)
-        num_heads = check_positive_int("num_heads", num_heads)
-        num_kv_heads = check_positive_int("num_kv_heads", num_kv_heads)
+        d_model = check_size("d_model", d_model)
+        num_heads = check_size("num_heads", num_heads)
+        num_kv_heads = check_size("num_kv_heads", num_kv_heads)
         if num_heads % num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
@@ -130,7 +132,7 @@ class MultiHeadAttention(nn.Module):
             check_encoding(encoding)
         check_bool("causal", causal)
         if head_dim is not None:
-            head_dim = check_positive_int("head_dim", head_dim)
+            head_dim = check_size("head_dim", head_dim)
         else:
             if d_model % num_heads:
                 raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
@@ -147,6 +149,7 @@ class MultiHeadAttention(nn.Module):
         self.head_dim, self.causal, self.window = head_dim, causal, window
         self.dropout_p, self.softcap, self.scale, self.impl = dropout_p, softcap, scale, impl
         self.encoding = PositionEncoding() if encoding is None else encoding
+        check_room("d_model", d_model, 2 * (num_heads + num_kv_heads) * head_dim)
         self.q_proj = nn.Linear(d_model, num_heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.v_proj = nn.Linear(d_model, num_kv_heads * head_dim, bias=bias)

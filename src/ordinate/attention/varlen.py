@@ -63,7 +63,7 @@ def attention_varlen(
         check_rank(name, tensor, "tokens, heads, head_dim")
     check_bool("causal", causal)
     if window is not None:
-        window = check_positive_int("window", window)
+        window = min(check_positive_int("window", window), 2**31 - 1)  # longer than any sequence
     # Queries and keys that are the same tokens are as far from each other as their indices, within a sequence.
     level = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
     if cu_seqlens_k is None:

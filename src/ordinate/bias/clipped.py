@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..checks import LARGEST_DISTANCE, check_size
 from ..encoding import PositionEncoding
+from ..memory import check_room
 from ..numerics import compute_dtype
 from ..positions import resolve
 from .types import DistanceBias
@@ -34,6 +35,7 @@ class ClippedBias(PositionEncoding):
         num_heads = check_size("num_heads", num_heads)
         max_distance = check_size("max_distance", max_distance, most=LARGEST_DISTANCE)
         self.num_heads, self.max_distance = num_heads, max_distance
+        check_room("max_distance", 2 * max_distance + 1, num_heads)
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, num_heads))
         self.reset_parameters()
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..checks import LARGEST_DISTANCE, check_bool, check_size
 from ..encoding import PositionEncoding
+from ..memory import check_room
 from ..numerics import compute_dtype
 from ..positions import resolve
 from .types import RowBias
@@ -42,6 +43,7 @@ class Shaw(PositionEncoding):
         check_bool("values", values)
         self.head_dim, self.max_distance = head_dim, max_distance
         rows = 2 * max_distance + 1
+        check_room("max_distance", rows, head_dim, itemsize=8 if values else 4)
         self.keys = nn.Parameter(torch.empty(rows, head_dim))
         self.values = nn.Parameter(torch.empty(rows, head_dim)) if values else None
         self.reset_parameters()

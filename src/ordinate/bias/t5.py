@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ..checks import LARGEST_DISTANCE, check_bool, check_size
 from ..encoding import PositionEncoding
+from ..memory import check_room
 from ..numerics import compute_dtype, constant
 from ..positions import resolve
 from .types import DistanceBias
@@ -100,6 +101,7 @@ class T5Bias(PositionEncoding):
         self.max_distance, self.bidirectional = max_distance, bidirectional
         if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not
             self.claims = self.claims - {"bucket coverage"}
+        check_room("num_buckets", num_buckets, num_heads)
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
         self._lo, self._rows = t5_rows(num_buckets, max_distance, bidirectional)
         self.reset_parameters()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..checks import check_floating, check_positive_int, check_rank, check_size, check_within
 from ..encoding import PositionEncoding
+from ..memory import check_room
 from ..numerics import compute_dtype
 from ..positions import as_positions, sequential
 
@@ -38,6 +39,7 @@ class Learned(PositionEncoding):
         d_model = check_size("d_model", d_model)
         offset = check_positive_int("offset", offset, minimum=0)
         self.max_positions, self.d_model, self.offset = max_positions, d_model, offset
+        check_room("max_positions", max_positions + offset, d_model)
         self.weight = nn.Parameter(torch.empty(max_positions + offset, d_model))
         self.reset_parameters()
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..checks import check_int, nearest, short
+from ..checks import as_int, nearest, short
 from .plan import ConfigError, Reading
 
 # Beyond these a config is a mistake, and building what it says could exhaust the memory.
@@ -139,7 +139,7 @@ class Reader:
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
         try:
-            value = check_int(name, value)
+            value = as_int(name, value)
         except TypeError:
             raise ConfigError(f"{name} must be a whole number, got {short(value)}") from None
         if not least <= value <= most:

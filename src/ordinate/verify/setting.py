@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ..checks import check_positive_int
+from ..memory import check_room
 
 #: How many positions are looked at where all of them must be.
 COUNT = 4096
@@ -63,6 +64,7 @@ class Setting:
                 num_heads = next(heads for heads in (8, 4, 2, 1) if d_model % heads == 0)
         if head_dim is None:
             head_dim = 64 if d_model is None else max(d_model // num_heads, 1)
+        check_room("num_heads", num_heads, head_dim, COUNT, itemsize=16)  # float64, q and k
         limit = attribute_of(encoding, "max_positions")
         if train_length is None:
             train_length = limit or attribute_of(encoding, "original_max_position") or COUNT
