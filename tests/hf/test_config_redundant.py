@@ -97,9 +97,12 @@ def test_a_length_that_disagrees_is_told_and_not_taken():
 def test_the_names_of_nomics_first_files_stand_for_its_settings():
     """And beside the names that transformers gave them, as in nomic-embed-text-v1.5, the latter are taken."""
     old = {"model_type": "nomic_bert", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 8192,
-           "rotary_emb_base": 5000, "rotary_emb_fraction": 0.5}  # fmt: skip
+           "max_trained_positions": 2048, "rotary_emb_base": 5000, "rotary_emb_fraction": 0.5}  # fmt: skip
     plan = from_config(old)
-    assert (len(plan.layers), plan.max_positions, plan.warnings) == (24, 8192, ())
+    assert (len(plan.layers), plan.max_positions, plan.original_max_positions) == (24, 8192, 2048)
+    assert plan.warnings == ()
+    with pytest.raises(ConfigError, match="max_trained_positions must be between 1 and 8192, got 9000"):
+        from_config({**old, "max_trained_positions": 9000})
     assert repr(plan.layers[0].encoding) == repr(RoPE(64, base=5000.0, rotary_dim=32))
     both = {"model_type": "nomic_bert", "max_position_embeddings": 2048, "max_trained_positions": 2048,
             "n_positions": 8192, "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},

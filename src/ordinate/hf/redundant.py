@@ -48,8 +48,13 @@ def read_redundant(reader: Reader, draft: Draft) -> None:
 
 
 def _read_length(reader: Reader, draft: Draft, key: str) -> None:
+    start, trained = draft.max_positions, draft.original_max_positions
+    if _words(key) & _TRAINED and start is not None and trained in (None, start):
+        draft.original_max_positions = reader.integer(
+            key, "the length the frequencies were trained at", most=start
+        )
+        return
     length = reader.integer(key, "the longest context, said again")
-    start = draft.max_positions
     reached = [reach_of(scaling, start) for scaling in scalings(draft.layers)]
     if start is None or length in reached:
         draft.max_positions = length
@@ -74,6 +79,7 @@ _POSITION = _of("pos position positions positional")
 _TABLE = _of("emb embed embedding embeddings")
 _FILLER = _of("use is enable enabled") | _POSITION | _TABLE
 _SEQUENCE = _of("seq sequence seqlen ctx context positions position")
+_TRAINED = _of("trained train training")
 
 
 def states_a_length(key: str) -> bool:
@@ -86,7 +92,7 @@ def states_a_length(key: str) -> bool:
         [True, True, False, False]
     """
     words = _words(key)
-    filler = _of("max n num len length trained train training") | _TABLE
+    filler = _of("max n num len length") | _TRAINED | _TABLE
     return bool(words & _SEQUENCE) and words <= _SEQUENCE | filler
 
 
