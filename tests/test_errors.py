@@ -250,6 +250,8 @@ CASES: list[Case] = [
     ("lengths nobody reads", lambda: attend(_rope, lengths="5"), TypeError, r"lengths must be an int or an integer tensor, got str"),
     ("a negative length", lambda: attend(_rope, lengths=-3), ValueError, r"lengths must be at least 1, got -3"),
     ("rows of q and k differ", lambda: _rope.rotate(zeros(1, 2, 3, 8), zeros(5, 2, 3, 8)), ValueError, r"k must have the batch size 1 of q, got 5"),
+    ("a base that NTK makes infinite", lambda: RoPE(64, scaling=scaling.NTK(1e300)), ValueError, r"factor must leave the base 10000 finite, got 1e\+300"),
+    ("many sections", lambda: RoPE(64, sections=(1,) * 8000), ValueError, r"sections must sum to rotary_dim/2 = 32, got \(1, 1, 1, 1, 1, 1, \.\.\.\)$"),
     ("a position beyond 64 bits", lambda: positions.sequential(9, start=2**63 - 9), ValueError, r"start must leave room for 9 positions of 64 bits, got 9223372036854775799"),
     ("more positions than memory", lambda: positions.sequential(2**50), MemoryError, r"length must fit in memory, of which .* GiB are there, got 1125899906842624 numbers, 8,388,608.0 GiB"),
     ("a position between two", lambda: positions.sequential(3, start=0.5), TypeError, r"start must be an int, got 0.5"),

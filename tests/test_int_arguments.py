@@ -180,6 +180,16 @@ def test_a_bool_is_no_number(make, flag):
         make(flag)
 
 
+@pytest.mark.parametrize("of", [np.array, torch.tensor])
+def test_a_sequence_of_ints_may_be_an_array(of):
+    assert positions.packed(of([2, 3])).tolist() == [0, 1, 0, 1, 2]
+    assert ordinate.RoPE(16, sections=of([2, 3, 3])).sections == (2, 3, 3)
+    with pytest.raises(TypeError, match=r"lengths\[0\] must be an int, got 2.0"):
+        positions.packed(of([2.0, 3.0]))
+    with pytest.raises(TypeError, match="lengths must be a sequence of ints, got 2"):
+        positions.packed(of(2))
+
+
 def test_numbers_of_numpy_become_numbers_of_python():
     rope = ordinate.RoPE(64, base=np.float32(500.0), scaling=scaling.YaRN(np.float32(4.1), np.int32(64)))
     assert (type(rope.base), type(rope.scaling.factor)) == (float, float)

@@ -124,7 +124,8 @@ def check_sequence(name: str, value: object, of: str) -> Sequence[Any]:
 
 
 def check_ints(name: str, values: object, *, minimum: int = 1) -> tuple[int, ...]:
-    """A sequence of ints, each at least ``minimum``."""
+    """A sequence of ints, each at least ``minimum``; arrays of NumPy and tensors are welcome."""
+    values = values.tolist() if hasattr(values, "tolist") else values
     return tuple(
         check_positive_int(f"{name}[{index}]", value, minimum=minimum)
         for index, value in enumerate(check_sequence(name, values, "ints"))

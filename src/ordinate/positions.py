@@ -68,8 +68,7 @@ def segment_ids(
 
 
 def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
-    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    counts = list(check_ints("lengths", counts, minimum=0))
+    counts = list(check_ints("lengths", lengths, minimum=0))
     check_room("lengths", sum(counts), itemsize=16)
     return counts
 

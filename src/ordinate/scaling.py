@@ -105,7 +105,13 @@ class NTK(Scaling):
         check_fields(self, check_number, "factor", at_least=1)
 
     def inv_freq(self, base, dim, lengths=None, device=None):
-        return frequencies(_ntk_base(base, dim, self.factor), dim, device)
+        try:
+            stretched = _ntk_base(base, dim, float(self.factor))
+        except OverflowError:
+            raise ValueError(
+                f"factor must leave the base {base:g} finite, got {self.factor:g}"
+            ) from None
+        return frequencies(stretched, dim, device)
 
 
 @final

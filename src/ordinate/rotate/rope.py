@@ -17,6 +17,7 @@ from ..checks import (
     check_ints,
     check_number,
     check_size,
+    short,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant, in_float64
@@ -105,7 +106,7 @@ class RoPE(PositionEncoding):
             return None
         pairs, axes = self.rotary_dim // 2, len(self.sections)
         if sum(self.sections) != pairs:
-            raise ValueError(f"sections must sum to rotary_dim/2 = {pairs}, got {self.sections}")
+            raise ValueError(f"sections must sum to rotary_dim/2 = {pairs}, got {short(self.sections)}")
         if self.section_layout == "chunked":
             return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
         # Axis 0 fills whatever the others leave: T H W T H W … T T T T.
