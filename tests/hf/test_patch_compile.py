@@ -46,6 +46,9 @@ class Graphs:
         self.count += 1
         return self.backend(graph, given)
 
+    def __deepcopy__(self, memo: dict) -> Graphs:
+        return self  # `generate` copies its settings
+
 
 def compiled(model: nn.Module, given: dict[str, Tensor], **options: Any) -> tuple[Tensor, int]:
     """The logits of a compiled call, and how many graphs it took."""
@@ -70,10 +73,8 @@ def test_a_patched_model_has_no_more_graphs_than_before(name, mask):
     torch.testing.assert_close(found, expected, **close)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Llama 2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("Gemma 3", "T5", "MPT"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama 2", "Gemma 3", "T5", "MPT"])
 def test_training_steps_of_many_lengths_are_compiled_no_more_often_than_before(name):
     def train(patched: bool) -> tuple[int, list[Tensor]]:
         model = build(name).train()

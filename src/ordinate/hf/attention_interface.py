@@ -66,8 +66,6 @@ def attention_forward(
         s_aux: A logit per head that takes part in the softmax and has no value (gpt-oss's sinks).
     """
     site = site_of(module)
-    if site is not None:
-        query, key = site.patch.turn_late(query, key, attention_mask)
     terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
     unknown = [name for name in kwargs if name not in _WITHOUT_EFFECT and kwargs[name] is not None]
     ours = (
@@ -76,7 +74,12 @@ def attention_forward(
         and position_bias is None
         and not kwargs.get("output_attentions")
     )
+    if isinstance(attention_mask, Visible) and ours:
+        key, value = attention_mask.align(key, value)
     if site is not None:
+        if isinstance(attention_mask, Visible) and not ours:
+            site.patch.refuse_late(attention_mask)
+        query, key = site.patch.turn_late(query, key, attention_mask)
         site.patch.note(module, ours)
     if terms is None or not ours:
         kwargs |= {"dropout": dropout, "scaling": scaling}

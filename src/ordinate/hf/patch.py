@@ -88,8 +88,8 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
 
     Outputs and gradients stay the same within the rounding of the dtype; parameters are the model's own.
     It goes on working with ``generate``, caches, padding, training, gradient checkpointing and
-    ``save_pretrained``. A call that asks for attention weights, brings a mask of its own with four
-    dimensions, or uses a static cache is answered by the model's own code, as before.
+    ``save_pretrained``. A call that asks for attention weights or brings a mask of its own with four
+    dimensions is answered by the model's own code, as before.
 
     Two things do change, for there the model's own code contradicts itself: dynamic NTK and LongRoPE
     follow the length of each row alone, by its tokens in ``attention_mask``, and turn cached keys anew; and a

@@ -66,8 +66,7 @@ def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:
         given.get(name)
         for name in ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
     ]
-    static = getattr(given.get("past_key_values"), "is_compileable", False)
-    return bool(weights) or bool(static) or any(_is_dense(mask) for mask in masks)
+    return bool(weights) or any(_is_dense(mask) for mask in masks)
 
 
 def _is_dense(mask: Any) -> bool:

@@ -159,7 +159,8 @@ def t5_forward(
         )  # fmt: skip
     if position_bias is None:
         position_bias = _t5_table(self, hidden_states.device)
-    states = _t5_states(self, hidden_states, key_value_states, past_key_values)
+    q, k, v = _t5_states(self, hidden_states, key_value_states, past_key_values)
+    states = (q, *mask.align(k, v))
     out = _t5_attend(self, states, _t5_bias(self, position_bias, *states[:2]), mask)
     # Attention weights were a third result only on request until T5 joined the attention interface.
     return (out, position_bias, None) if uses_interface(self) else (out, position_bias)
@@ -181,7 +182,8 @@ def umt5_forward(
             hidden_states, encoder_hidden_states=encoder_hidden_states,
             past_key_values=past_key_values, attention_mask=mask, **kwargs,
         )  # fmt: skip
-    states = _t5_states(self, hidden_states, encoder_hidden_states, past_key_values)
+    q, k, v = _t5_states(self, hidden_states, encoder_hidden_states, past_key_values)
+    states = (q, *attention_mask.align(k, v))
     bias = _t5_bias(self, _t5_table(self, hidden_states.device), *states[:2])
     return _t5_attend(self, states, bias, attention_mask), None
 
@@ -221,7 +223,7 @@ def bloom_forward(
     heads = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, self.head_dim))
     q, k, v = (part.transpose(1, 2) for part in heads.unbind(-2))
     if layer_past is not None:
-        k, v = layer_past.update(k, v, self.layer_idx)
+        k, v = attention_mask.align(*layer_past.update(k, v, self.layer_idx))
     bias = _alibi(alibi_slopes(self.num_heads), q, k, attention_mask.token_positions())
     dropout = self.attention_dropout.p if self.training else 0.0
     out = attend(
@@ -253,7 +255,7 @@ def mpt_forward(
         qkv = qkv.clamp(min=-self.clip_qkv, max=self.clip_qkv)
     q, k, v = (_split(part, self.head_dim) for part in qkv.chunk(3, dim=-1))
     if past_key_values is not None:
-        k, v = past_key_values.update(k, v, self.layer_idx)
+        k, v = attention_mask.align(*past_key_values.update(k, v, self.layer_idx))
     bias = None if position_bias is None else _alibi(alibi_slopes(self.n_heads), q, k, None)
     dropout = self.attn_dropout_p if self.training else 0.0
     out = attend(
@@ -296,7 +298,7 @@ def falcon_forward(
         (applier,) = appliers_of(self)
         q, k = applier.scope[applier.name](q, k, *position_embeddings)
     if layer_past is not None:
-        k, v = layer_past.update(k, v, self.layer_idx)
+        k, v = attention_mask.align(*layer_past.update(k, v, self.layer_idx))
     bias, dropout = None, 0.0
     if alibi is None:
         q, k = site.patch.turn_late(q, k, attention_mask)
@@ -344,7 +346,7 @@ def gptj_forward(
         position_ids = sequential(q.shape[2], device=q.device)
     q, k = gptj_rotation(self).rotate(q, k, position_ids)
     if layer_past is not None:
-        k, v = layer_past.update(k, v, self.layer_idx)
+        k, v = attention_mask.align(*layer_past.update(k, v, self.layer_idx))
     dropout = self.attn_dropout.p if self.training else 0.0
     out = attend(
         q, k, v, attention_mask.terms(),

@@ -116,6 +116,14 @@ class Patch:
             )
         self.here.late = turn, form, tensors[1].shape[-1]
 
+    def refuse_late(self, mask: Visible) -> None:
+        """Refuse keys that turn anew where their places are unknown: a static cache, and a mask without terms."""
+        if self.here.late is not None and not mask.is_level:
+            raise NotImplementedError(
+                "past_key_values must not be a static cache where cached keys turn anew (dynamic NTK, LongRoPE) "
+                "and the mask has rules other than causality, windows, chunks and padding, got a static one"
+            )
+
     def turn_late(self, query: Tensor, key: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
         """Queries and all keys, from the cache and new, turned at the places they have now."""
         if self.here.late is None:

@@ -14,18 +14,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..positions import left_padded
 from .mask_rules import rules_of
 
 
 def make_visible(**arguments: Any) -> Visible:
-    """The mask function of the attention implementation ``"ordinate"``.
-
-    A model within a model may be given a mask that is made already, and keeps it.
-    """
+    """The mask function of the attention implementation ``"ordinate"``."""
     given = arguments.get("attention_mask")
-    return given if isinstance(given, Visible) else Visible(arguments)
+    if isinstance(
+        given, Visible
+    ):  # made for a model around this one, or by `generate` for a static cache
+        return given
+    if isinstance(given, Tensor) and given.dim() == 2:
+        # What is past the end of it is no token. Here, so that a static cache's masks have one length.
+        missing = arguments.get("kv_offset", 0) + arguments["kv_length"] - given.shape[1]
+        arguments["attention_mask"] = F.pad(given, (0, missing)) if missing > 0 else given
+    if isinstance(arguments.get("q_offset"), Tensor):
+        # A static cache counts in place, and will have counted these tokens too before attention looks.
+        arguments["q_offset"] = arguments["q_offset"].clone()
+    return Visible(arguments)
 
 
 class Visible:
@@ -44,6 +53,9 @@ class Visible:
         self._terms: dict[str, Any] | None = None
         self._whole: bool | None = None
         self._holes: bool | None = None
+        self._order: int | Tensor | None = None
+        # Looked up here, for a compiler that gets a mask made before would compile for each new function.
+        self._rules = rules_of(arguments["mask_function"])
 
     # What models ask of a mask on its way, which needs no matrix
 
@@ -159,19 +171,69 @@ class Visible:
         seen = row[:, self.arguments.get("kv_offset", 0) :]
         # Looked up once for all layers: kernels have less to do where there is no padding.
         if self._whole is None:
-            self._whole = not torch.compiler.is_compiling() and bool(seen.all())
+            known = not (torch.compiler.is_compiling() or isinstance(self.order(), Tensor))
+            self._whole = known and bool(seen.all())
         return None if self._whole else seen
 
     def tokens(self) -> Tensor | None:
-        """True at each row's real tokens from its beginning, also where keys are a window; None if none is given."""
-        given = self.arguments.get("attention_mask")
-        if given is None:
+        """True at each row's real tokens from its beginning, also where keys are a window; None if all are.
+
+        Keys are in the order of `align`.
+        """
+        given, order = self.arguments.get("attention_mask"), self.order()
+        if given is None and not isinstance(order, Tensor):
             return None
-        length = self.arguments.get("kv_offset", 0) + self.arguments["kv_length"]
-        row = given[:, :length]
-        if row.shape[1] < length:  # what is past the end of the given mask is no token
-            row = torch.nn.functional.pad(row, (0, length - row.shape[1]))
-        return row
+        start = self.arguments.get("kv_offset", 0)
+        length = start + self.arguments["kv_length"]
+        row = torch.ones(1, length, dtype=torch.bool, device=self.device) if given is None else given
+        row = row[:, :length]
+        if order is None:
+            return row
+        keys = self._in_order(row[:, start:], dim=1)
+        keys = keys & (order < self._filled()) if isinstance(order, Tensor) else keys
+        return torch.cat((row[:, :start], keys), dim=1)
+
+    # Static caches hand over all their slots, those that are not filled yet too
+
+    def align(self, *keys: Tensor) -> tuple[Tensor, ...]:
+        """Keys or values ``[batch, heads, kv_length, channels]`` so that the last query's token is the last one.
+
+        `terms` and `tokens` speak of keys in this order, for masks of attention go by index and are level at the end.
+        """
+        return tuple(self._in_order(x, dim=2) for x in keys)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the last key is known to be that of the last query."""
+        filled = self._filled()
+        return isinstance(filled, int) and filled == self.arguments["kv_length"]
+
+    def order(self) -> int | Tensor | None:
+        """Which keys `align` gives: so many from the first, all by this index, or None for all as they are."""
+        if self._order is None and self._is_causal():
+            filled, length = self._filled(), self.arguments["kv_length"]
+            single = torch.compiler.is_compiling() and self.arguments["q_length"] == 1
+            if isinstance(filled, Tensor) or (single and filled < length):
+                # Empty slots come first. A graph's shapes must not grow with every token that is decoded.
+                self._order = (torch.arange(length, device=self.device) + filled) % length
+            elif filled < length:
+                self._order = filled
+        return self._order
+
+    def _filled(self) -> int | Tensor:
+        """How many keys there are up to that of the last query."""
+        named = self.arguments
+        filled: int | Tensor = named.get("q_offset", 0) + named["q_length"] - named.get("kv_offset", 0)
+        return filled
+
+    def _in_order(self, x: Tensor, dim: int) -> Tensor:
+        order = self.order()
+        if order is None:
+            return x
+        return x.index_select(dim, order) if isinstance(order, Tensor) else x.narrow(dim, 0, order)
+
+    def _is_causal(self) -> bool:
+        return any(name == "causal" for name, _ in self._rules or [])
 
     def token_positions(self) -> Tensor | None:
         """Each key's place among its row's tokens; None where indices tell all distances.
@@ -188,15 +250,13 @@ class Visible:
 
     def _find_terms(self) -> dict[str, Any]:
         named = self.arguments
-        rules = rules_of(named["mask_function"])
+        rules = self._rules
         if rules is None:
             return {}
-        q_offset, kv_offset = named.get("q_offset", 0), named.get("kv_offset", 0)
-        if not (isinstance(q_offset, int) and isinstance(kv_offset, int)):
-            return {}  # with a static cache offsets are tensors
-        causal = any(name == "causal" for name, _ in rules)
-        level = q_offset + named["q_length"] == kv_offset + named["kv_length"]
-        if not level and (causal or len(rules) > 1):
+        causal, filled, length = self._is_causal(), self._filled(), named["kv_length"]
+        if causal and isinstance(filled, int) and filled > length:
+            return {}
+        if not causal and len(rules) > 1 and not self.is_level:
             return {}  # our masks take the last query and the last key for the same token
         terms: dict[str, Any] = {"causal": causal, "key_padding_mask": self.padding()}
         for name, value in rules:
@@ -215,6 +275,7 @@ class Visible:
         device = value["left_padding"].device if name == "chunks" else value.device
         queries = torch.arange(named["q_length"], device=device) + named.get("q_offset", 0)
         keys = torch.arange(named["kv_length"], device=device) + named.get("kv_offset", 0)
+        keys = self._in_order(keys, dim=0)
         if name == "packed":
             return value[:, queries], value[:, keys]
         left, size = value["left_padding"].reshape(-1, 1), value["chunk_size"]
