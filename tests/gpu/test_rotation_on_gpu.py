@@ -88,3 +88,37 @@ def test_new_lengths_do_not_wait_for_the_device(encoding):
         once(299)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+FAR = (2**29, 2**32 + 5, 2**40 + 1, 2**53 + 1, 2**62 + 12345, 2**63 - 1)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", ROPES)
+def test_any_int64_is_a_position(name, compiled):
+    rope = ROPES[name]
+    positions = torch.tensor([*FAR, *(-p for p in FAR), -(2**63), 7])
+    x = torch.randn(1, 2, len(positions), rope.head_dim, device="cuda")
+
+    def turn(x: Tensor, positions: Tensor) -> Tensor:
+        return rope.rotate(x, x, positions)[0]
+
+    run = torch.compile(turn, fullgraph=True) if compiled else turn
+    check(rope, run(x, positions.cuda()), x, positions)
+
+
+def test_tables_are_let_go_with_their_encoding_and_when_told():
+    from ordinate.rotate import kept
+
+    ordinate.clear_caches()
+    q = torch.randn(1, 4, 4096, 64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    rope, other = ordinate.RoPE(64), ordinate.RoPE(64)
+    for length in range(4096, 96, -40):
+        rope.rotate(q[:, :, :length], q[:, :, :length])
+        other.rotate(q[:, :, :length], q[:, :, :length])
+    held = torch.cuda.memory_allocated() - before
+    assert held <= 4096 * 32 * (8 + 4 + 4) + 2**16  # angles, cos and sin of the longest, once
+    del rope, other
+    assert not kept._kept
+    assert torch.cuda.memory_allocated() - before <= 2**16
