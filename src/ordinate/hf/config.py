@@ -60,14 +60,7 @@ def from_config(
     reader.skip("model_type", *found.ignored)
     for key, value in found.fixed.items():
         reader.fixed(key, value)
-    try:
-        draft = found.read(reader, found, dialect)
-    except ConfigError:
-        raise
-    except (TypeError, ValueError) as error:  # an encoding does not take what the file says
-        raise ConfigError(
-            f"{path or 'the config'} must describe an encoding that can be made: {error}"
-        ) from None
+    draft = found.read(reader, found, dialect)
     read_redundant(reader, draft)
     reader.refuse_rest()
     return Plan(
