@@ -15,11 +15,13 @@ from ordinate.rotate import kept
 
 SOURCE = Path(ordinate.__file__).parent
 
-# Not data of calls: what devices can do (an entry for each), code that Numba compiled, and what a model was asked once.
+# Not data of calls: what devices can do (an entry for each), code that Numba compiled, the files of models that are
+# patched, and numbers of statistics.
 _STAYS = {
     "gpu._reasons", "attention.fused_tiles.shared_memory_of", "attention.fused_tiles._processors_of",
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
     "kernels.rope_cpu._share_of_team", "hf.patch_rotary._installed",
+    "lab.estimate.detectable", "lab.estimate.student_quantile", "lab.estimate.studentized_range_quantile",
 }  # fmt: skip
 
 
@@ -44,7 +46,8 @@ def _remembering() -> set[str]:
 
 def test_every_cache_is_emptied_or_named_here():
     emptied = {
-        "numerics._constants", "rotate.kept._kept", "attention.fused_plans._plans", "attention.varlen._found_right",
+        "numerics._constants", "angles._speeds", "rotate.kept._kept",
+        "attention.fused_plans._plans", "attention.varlen._found_right",
         "kernels.rope.choose_tiling", "kernels.rope._step", "lab.corpus.load_corpus",
     }  # fmt: skip
     assert _remembering() == emptied | _STAYS

@@ -1,23 +1,26 @@
 """Position times frequency, for every position an int64 can hold.
 
 In float64 the product has an error of up to ``|position| · frequency · 2⁻⁵³``, and positions beyond 2⁵³ are rounded
-before it is formed. So a position is cut in two. Its last bits are multiplied as they are. The rest turns the pair
-by a whole number of times, which nobody sees, and by a fraction, which integers keep exactly: counted in units of
-2⁻⁶⁴ of a turn, an int64 product overflows by whole turns.
+before it is formed. So where positions may be large, frequencies are turns instead of radians: an int64 that counts
+units of 2⁻⁶⁴ of a turn, and what is left below it. The product of two int64 overflows by whole turns, which nobody
+sees; the fraction of a turn that stays is exact.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
+from .caches import cleared_by
 from .direct import somebody_looks_on
-from .numerics import constant
+from .numerics import constant, is_watched
 
-#: Positions smaller than this in size are multiplied as they are, with an error of at most 2⁻²⁵.
+#: Positions smaller than this in size may be multiplied as they are, with an error of at most 2⁻²⁵.
 _NEAR = 2**29
 
 # 1/(2π) in four limbs of 24 bits, the highest first.
@@ -27,18 +30,33 @@ _LIMB = 2.0**24
 _PRODUCT = tuple(
     _TURNS_PER_RADIAN[row - column] if row >= column else 0 for row in range(4) for column in range(4)
 )
+_UNIT = 2 * math.pi / 2.0**64
+
+
+class Speeds(NamedTuple):
+    """Frequencies, in radians and in turns a position.
+
+    Attributes:
+        turns: In units of 2⁻⁶⁴ of a turn, without whole turns.
+        rest: What is below one unit, in radians.
+    """
+
+    inv_freq: Float64[Tensor, "..."]
+    turns: Int64[Tensor, "..."]
+    rest: Float64[Tensor, "..."]
 
 
 def angles(
     positions: Int[Tensor, "..."],
-    inv_freq: Float64[Tensor, "..."],
+    speeds: Float64[Tensor, "..."] | Speeds,
     *,
     near: bool = False,
     offset: int = 0,
 ) -> Float64[Tensor, "..."]:
-    """Radians, without whole turns of what lies beyond 2²⁹. Both broadcast.
+    """Radians, up to whole turns. Positions and speeds broadcast.
 
     Args:
+        speeds: Radians a position, or `speeds_of` them.
         near: Whether the positions are known to be less than 2²⁹ in size. On the CPU they are looked at.
         offset: Added to every position, at most 2²⁹.
 
@@ -46,32 +64,68 @@ def angles(
         >>> angles(torch.tensor([3, 2**62]), torch.tensor(1.0, dtype=torch.float64)).cos()
         tensor([-0.9900, -0.7113], dtype=torch.float64)
     """
-    if near or _are_near(positions):
+    inv_freq = speeds if isinstance(speeds, Tensor) else speeds.inv_freq
+    looked = positions.device.type == "cpu" and not somebody_looks_on(positions)
+    if near or (looked and _are_near(positions)):
         return (positions + offset).double() * inv_freq
-    far = positions.div(_NEAR, rounding_mode="trunc") * _NEAR
-    turns, rest = _turns(inv_freq.detach())
-    radians = ((far * turns).double() + far.double() * rest) * (2 * math.pi / 2.0**64)
+    _, turns, rest = speeds_of(inv_freq) if isinstance(speeds, Tensor) else speeds
+    exact = ((positions + offset) * turns).double()  # a sum that overflows does so by whole turns too
+    radians = torch.add((positions.double() + offset) * rest, exact, alpha=_UNIT)
     if inv_freq.requires_grad:  # integers have no gradient
-        radians = radians + far.double() * (inv_freq - inv_freq.detach())
-    return (positions - far + offset).double() * inv_freq + radians
+        radians = radians + (positions.double() + offset) * (inv_freq - inv_freq.detach())
+    if not looked:
+        return radians
+    # What is far changes no bit of what is near.
+    return torch.where(
+        (positions > -_NEAR) & (positions < _NEAR), (positions + offset).double() * inv_freq, radians
+    )
 
 
 def _are_near(positions: Tensor) -> bool:
-    """Whether a look at the positions, which on other devices would be waited for, finds all of them near."""
-    if positions.device.type != "cpu" or somebody_looks_on(positions) or not positions.numel():
-        return False
+    if not positions.numel():
+        return True
     low, high = torch.aminmax(positions)
     return int(low) > -_NEAR and int(high) < _NEAR
 
 
-def _turns(inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns a position, modulo whole ones and in units of 2⁻⁶⁴: the int64 below them, and what is left."""
+def speeds_of(inv_freq: Float64[Tensor, "..."]) -> Speeds:
+    """Radians a position, in turns as well."""
+    radians = inv_freq.detach()
     # Each of these steps is exact. A limb is the whole part of inv_freq times a power of 2²⁴, without the limbs above.
-    scales = constant(tuple(_LIMB**limb for limb in range(1, 5)), torch.float64, inv_freq.device)
-    whole = (inv_freq[..., None] * scales).floor()
+    scales = constant(tuple(_LIMB**limb for limb in range(1, 5)), torch.float64, radians.device)
+    whole = (radians[..., None] * scales).floor()
     above = torch.nn.functional.pad(whole[..., :-1], (1, 0)) * _LIMB
     limbs = (whole - above).long()
-    product = constant(_PRODUCT, torch.int64, inv_freq.device).view(4, 4)
+    product = constant(_PRODUCT, torch.int64, radians.device).view(4, 4)
     first, second, third, fourth = (limbs[..., None, :] * product).sum(-1).unbind(-1)
     rest = (second & 0xFF).double() * 2.0**-8 + third.double() * 2.0**-32 + fourth.double() * 2.0**-56
-    return (first << 16) + (second >> 8), rest
+    return Speeds(inv_freq, (first << 16) + (second >> 8), rest * _UNIT)
+
+
+# By what they were made of. The oldest goes first.
+_speeds: dict[Hashable, Speeds] = {}
+_MOST_SPEEDS = 256
+cleared_by(_speeds.clear)
+
+
+def cached_speeds(
+    settings: Hashable, home: torch.device, make: Callable[[], Float64[Tensor, " pairs"]]
+) -> Float64[Tensor, " pairs"] | Speeds:
+    """`speeds_of` frequencies that follow from their settings, where positions will not be looked at.
+
+    Making them takes the host of a GPU longer than the rotation of a token.
+    """
+    if is_watched() or home.type in ("cpu", "meta"):
+        return make()
+    key = (settings, home)
+    found = _speeds.get(key)
+    if found is None:
+        with torch.inference_mode(False):
+            found = speeds_of(make())
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return found  # whose memory is the graph's
+        if len(_speeds) >= _MOST_SPEEDS:
+            oldest, *_ = tuple(_speeds)
+            _speeds.pop(oldest, None)
+        _speeds[key] = found
+    return found

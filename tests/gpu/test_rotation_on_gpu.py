@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -104,7 +105,14 @@ def test_any_int64_is_a_position(name, compiled):
         return rope.rotate(x, x, positions)[0]
 
     run = torch.compile(turn, fullgraph=True) if compiled else turn
-    check(rope, run(x, positions.cuda()), x, positions)
+    with mpmath.workdps(60):  # the frequencies of a GPU differ from those of the CPU in the last bit
+        speeds = rope.inv_freq(device=x.device).tolist()
+        angles = [[p * mpmath.mpf(w) % (2 * mpmath.pi) for w in speeds] for p in positions.tolist()]
+        angles = torch.tensor([[[float(angle) for angle in row] for row in angles]], dtype=torch.float64)
+    factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
+    exact = ordinate.Rotation(angles, factor, rope.layout, rope.head_dim).apply(x.cpu().double())
+    found = run(x, positions.cuda()).cpu()
+    assert_within(found, exact, rotation_budget(exact, x.dtype, rope.rotary_dim, rope.layout))
 
 
 def test_tables_are_let_go_with_their_encoding_and_when_told():

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..angles import angles
+from ..angles import angles, cached_speeds
 from ..checks import (
     check_bool,
     check_choice,
@@ -78,7 +78,9 @@ class Sinusoidal(PositionEncoding):
         return in_float64(positions.device, self._codes, positions)
 
     def _codes(self, home: torch.device, positions: Tensor, *, near: bool = False) -> Tensor:
-        radians = angles(positions[..., None], self._inv_freq(home), near=near, offset=self.offset)
+        settings = ("sinusoidal", self.base, self.d_model, self.endpoint)
+        speeds = cached_speeds(settings, home, lambda: self._inv_freq(home))
+        radians = angles(positions[..., None], speeds, near=near, offset=self.offset)
         sines, cosines = radians.sin(), radians.cos()
         if self.layout == "half":
             return torch.cat((sines, cosines), dim=-1)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ..angles import angles
+from ..angles import Speeds, angles, cached_speeds
 from ..checks import (
     check_choice,
     check_even,
@@ -168,16 +168,24 @@ class RoPE(PositionEncoding):
 
         Args:
             near: See `angles`.
-            rounding: Of each frequency, as a checkpoint has it: a factor.
+            rounding: Of each frequency, as a checkpoint of these settings has it: a factor.
         """
 
         def turned(home: torch.device, *tensors: Tensor | None) -> Tensor:
             positions, lengths, rounding = tensors
             assert positions is not None
-            inv_freq = self.inv_freq(lengths, home)
-            if rounding is not None:
-                inv_freq = inv_freq * rounding
-            return angles(self._of_pairs(positions), inv_freq, near=near)
+
+            def frequencies() -> Tensor:
+                inv_freq = self.inv_freq(lengths, home)
+                return inv_freq if rounding is None else inv_freq * rounding
+
+            speeds: Tensor | Speeds
+            if near or type(self.scaling) not in _PLAIN_SCALINGS:
+                speeds = frequencies()
+            else:
+                settings = (self.base, self.rotary_dim, self.scaling, rounding is None)
+                speeds = cached_speeds(settings, home, frequencies)
+            return angles(self._of_pairs(positions), speeds, near=near)
 
         radians = in_float64(positions.device, turned, positions, lengths, rounding)
         factor = 1.0 if self.scaling is None else self.scaling.attention_factor
