@@ -8,6 +8,7 @@ number of blocks may follow the length without a recompile.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,6 +87,24 @@ class _Work:
     @property
     def parts(self) -> tuple[Bias, ...]:
         return parts_of(self.bias)
+
+    @functools.cached_property
+    def bounded(self) -> bool:
+        """Whether no product of a query and a key is so large that only the same sum, added up again, is near it.
+
+        If so, -inf added to a logit hides it, 0 times its gradient is 0, and weights may be computed from a logsumexp
+        that came another way. If not, each can be NaN, and a token would be spoilt by its future: such calls are
+        computed with a mask for each pair, without PyTorch's kernel.
+
+        A norm of all queries or keys is at least that of any one of them and takes next to no time; most calls are
+        known by it. Norms are infinite themselves long before a product is.
+        """
+        most = 1 / torch.finfo(self.dtype).eps / max(1.0, abs(self.scale))
+        q, k = (torch.linalg.vector_norm(x, dtype=self.dtype).item() for x in (self.q, self.k))
+        if q * k < most:
+            return True
+        q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=self.dtype).max() for x in (self.q, self.k))
+        return (q * k).item() < most
 
     @property
     def empty(self) -> bool:
@@ -195,10 +214,12 @@ def _forward(
         if work.empty:
             return out, lse
         if cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p):
-            k, v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)
+            wide_k, wide_v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)
             for rows, seen in work.blocks():
-                cpu_block.attend(q, k, v, work.parts, work.mask, scale, rows, seen, out, lse)
-            return out, lse
+                cpu_block.attend(q, wide_k, wide_v, work.parts, work.mask, scale, rows, seen, out, lse)
+            # A logit that -inf did not hide is NaN, and makes its row's logsumexp NaN.
+            if math.isfinite(lse.sum().item()) or work.bounded:
+                return out, lse
         keys, values = k.to(work.dtype), v.to(work.dtype)
         for rows, seen in work.blocks():
             _attend(work, rows, seen, keys, values, out, lse)
@@ -214,7 +235,10 @@ def _attend(
     logits, visible, _ = work.logits(q, k, keys)
     logits.masked_fill_(~visible, -math.inf)
     lse[:, :, q] = torch.logsumexp(logits, dim=-1)
-    weights = logits.sub_(_finite(lse[:, :, q])).exp_()
+    level = _finite(lse[:, :, q])
+    if not work.bounded:  # a query that sees nothing but logits of -inf is NaN, as in the reference
+        level = lse[:, :, q, None].masked_fill(~visible.any(dim=-1, keepdim=True), 0.0)
+    weights = logits.sub_(level).exp_()
     keep = work.keep(q, weights.shape, weights.device)
     if keep is not None:
         weights = weights * keep
@@ -280,9 +304,12 @@ def _backward(
             and cpu_block.fits(q, v, work.parts, work.mask, softcap, dropout_p)
             # A line is steep: far weights are subnormal, which slow that kernel down and `diagonal` leaves out.
             and not any(isinstance(part, LinearBias) for part in work.parts)
+            and work.bounded
         )
-        if not (use_cpu_kernel or work.empty) and diagonal.fits(
-            work.parts, work.mask, softcap, dropout_p
+        if (
+            not (use_cpu_kernel or work.empty)
+            and diagonal.fits(work.parts, work.mask, softcap, dropout_p)
+            and work.bounded
         ):
             grad_q, grad_k, grad_v, shares = diagonal.pull_back(
                 grad, _finite(lse)[..., 0], shared, q, k, v, work.parts, work.mask, scale
@@ -342,7 +369,10 @@ def _pull_back(
 ) -> None:
     """Add one block's share to every gradient."""
     logits, visible, capped = work.logits(q, k, keys)
-    weights = logits.sub_(_finite(lse[:, :, q])).masked_fill_(~visible, -math.inf).exp_()
+    logits.masked_fill_(~visible, -math.inf)
+    # A logsumexp that came another way may be far from the largest logits.
+    level = lse[:, :, q] if work.bounded else torch.logsumexp(logits, dim=-1)
+    weights = logits.sub_(_finite(level)).exp_()
     grad_rows = grad[:, :, q].to(work.dtype)
     keep = work.keep(q, weights.shape, weights.device)
 
@@ -363,6 +393,8 @@ def _pull_back(
     if keep is not None:
         grad_weights *= keep
     grad_logits = grad_weights.sub_(shared[:, :, q, None]).mul_(weights)
+    if not work.bounded:
+        grad_logits.masked_fill_(~visible, 0.0)
 
     if bias_grads is not None and work.bias is not None:
         _gather_bias_grads(work, q, k, grad_logits, bias_grads)

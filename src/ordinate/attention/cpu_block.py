@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..bias.types import Bias
+from . import diagonal
 from .mask import Mask
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -124,18 +125,10 @@ def _mask_view(
 ) -> Tensor | None:
     """The block's bias and mask as ``[batch or 1, heads or 1, rows, keys]`` over one vector a head."""
     cut = mask.block(rows, seen)
-    vector = None
-    if not cut.sees_all:
-        count = cut.q_len + cut.k_len - 1
-        distance = cut.q_len - 1 - torch.arange(count, device=q.device) + cut.offset
-        hidden = ~cut.visible_distances(distance)
-        vector = torch.zeros(1, 1, count, device=q.device).masked_fill_(hidden, -math.inf)
-    for part in parts:
-        diagonals = part.block(rows, seen).diagonals()
-        assert diagonals is not None
-        diagonals = diagonals.float() * scale if part.scaled else diagonals.float()
-        vector = diagonals if vector is None else vector + diagonals
-    return None if vector is None else vector.unfold(-1, cut.k_len, 1)
+    if cut.sees_all and not parts:
+        return None
+    blocks = tuple(part.block(rows, seen) for part in parts)
+    return diagonal.vector(blocks, cut, scale, torch.float32, q.device).unfold(-1, cut.k_len, 1)
 
 
 def _sees_any(mask: Mask, rows: slice, device: torch.device) -> Tensor:

@@ -40,14 +40,14 @@ def vector(
     """Bias and mask of every diagonal, ``[batch or 1, heads or 1, diagonals]``."""
     count = mask.q_len + mask.k_len - 1
     distance = mask.q_len - 1 - torch.arange(count, device=device) + mask.offset
-    hidden = ~mask.visible_distances(distance)
-    total = torch.zeros(1, 1, count, dtype=dtype, device=device).masked_fill_(hidden, -math.inf)
+    total = torch.zeros(1, 1, count, dtype=dtype, device=device)
     for part in parts:
         diagonals = part.diagonals()
         assert diagonals is not None
         diagonals = diagonals.to(dtype)
         total = total + (diagonals * scale if part.scaled else diagonals)
-    return total
+    # Last, for a steep line may be infinite where it is hidden.
+    return total.masked_fill(~mask.visible_distances(distance), -math.inf)
 
 
 def pull_back(

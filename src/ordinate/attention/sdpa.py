@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from ..direct import no_second_derivatives
+from ..direct import no_second_derivatives, somebody_looks_on
 from ..numerics import compute_dtype, is_transformed, is_transformed_beyond_grad, pushes_forward
 from .call import Call, in_words
 
@@ -49,7 +51,6 @@ def _causal_without_mask(call: Call) -> bool:
 
 def run(call: Call) -> tuple[Tensor, None]:
     mask = call.mask
-    attn_mask = None if mask.key_padding is None else ~mask.key_padding[:, None, None, :]
     # Branches, for under a compiler lengths and head counts are symbols and the flags must not be.
     is_causal, enable_gqa = mask.causal, False
     if mask.q_len == 1:
@@ -60,16 +61,23 @@ def run(call: Call) -> tuple[Tensor, None]:
     if q.device.type == "cpu":
         # Its CPU kernels multiply low precision as it comes; widened, the result is rounded once.
         q, k, v = (x.to(compute_dtype(x.dtype)) for x in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=attn_mask,
-        dropout_p=call.dropout_p,
-        is_causal=is_causal,
-        scale=call.scale,
-        enable_gqa=enable_gqa,
-    )
+
+    def attend(k: Tensor, attn_mask: Tensor | None) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=attn_mask, dropout_p=call.dropout_p, is_causal=is_causal,
+            scale=call.scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
+
+    if mask.key_padding is None:
+        out = attend(k, None)
+    else:
+        hidden, shown = mask.key_padding[:, None, :, None], ~mask.key_padding[:, None, None, :]
+        # The kernels hide a key by adding -inf to its logits; if one is infinite or NaN, that makes NaN. The CPU is
+        # asked whether it has, which is quicker than to copy the keys each time.
+        asked = q.device.type == "cpu" and not somebody_looks_on(q, k, v)
+        out = attend(k, shown) if asked else attend(k.masked_fill(hidden, 0.0), shown)
+        if asked and not math.isfinite(out.detach().sum().item()):
+            out = attend(k.masked_fill(hidden, 0.0), shown)
     if not (torch.compiler.is_compiling() or is_transformed() or out.grad_fn is None):
         _refuse_second_derivatives(out.grad_fn)
     return out.to(call.q.dtype), None
