@@ -52,7 +52,7 @@ def test_one_encoding_is_a_list_of_its_properties(capsys):
     assert re.search(r"✓ norm preservation +lengths change by \d", out)
     assert re.search(r"· decay with distance +\d+ of 4095 steps rise", out)
     assert "does not apply: boundedness, linear shift map" in out
-    assert "1 encoding: 11 of 11 claims and requirements hold (" in out
+    assert "1 encoding: 17 of 17 claims and requirements hold (" in out
 
 
 @pytest.mark.slow

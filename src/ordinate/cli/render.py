@@ -36,6 +36,7 @@ def print_one(console: Console, report: VerifyReport) -> None:
         names = ", ".join(result.name for result in skipped)
         console.print(Text(f"\n– does not apply: {names}", style="dim"))
     _print_legend(console)
+    _print_notes(console, report.notes)
 
 
 def print_several(console: Console, reports: Sequence[VerifyReport], chosen: Sequence[Property]) -> None:
@@ -60,6 +61,7 @@ def print_several(console: Console, reports: Sequence[VerifyReport], chosen: Seq
     console.print()
     console.print(_matrix(reports, chosen))
     _print_legend(console)
+    _print_notes(console, list(dict.fromkeys(note for report in reports for note in report.notes)))
 
 
 def _groups(
@@ -122,6 +124,11 @@ def _count(results: Sequence[VerifyResult]) -> Text:
     failed = sum(result.status is Status.FAILS for result in results)
     status = Status.FAILS if failed else Status.HOLDS
     return Text(f"✗ {failed} of {len(results)}" if failed else "✓", style=_STYLES[status])
+
+
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(Text(note, style="dim"))
 
 
 def _print_legend(console: Console) -> None:

@@ -14,6 +14,7 @@ from ..memory import is_out_of_memory
 from .properties import PROPERTIES, Property, claims_of
 from .report import NotApplicable, Status, VerifyReport, VerifyResult
 from .setting import Setting
+from .sizes import found as found_sizes
 
 
 def verify(
@@ -31,14 +32,16 @@ def verify(
 
     Works for any `PositionEncoding`. What a class claims is its ``claims``; some properties every
     encoding must have. A property that is not claimed is measured all the same and reported as such.
-    A hook that raises is a failure with its message, unless it only ran out of memory. Parameters are
+    A hook that raises is a failure with its message, unless it only ran out of memory. What holds was seen
+    on samples; what none of them reaches is the report's ``not_tried``. Parameters are
     taken as they are, save tables that are still zero throughout, which are filled with noise: they say
     nothing about order yet.
 
     Args:
         properties: Names of properties, or unambiguous beginnings; default all.
         name: What the report calls the encoding. Default: its class.
-        d_model, num_heads, head_dim: The model around it. Default: what the encoding says of itself.
+        d_model, num_heads, head_dim: The model around it. Default: what the encoding says of itself, or
+            else sizes at which it answers.
         train_length: The length it is taken to be trained at. Default: the encoding's own
             ``max_positions`` or its scaling's ``original_max_position``, else 4096.
 
@@ -61,15 +64,16 @@ def verify(
                 f"claims of {type(encoding).__name__} must be properties, got {claim!r}"
                 f"{nearest(claim, PROPERTIES)}"
             )
-    setting = Setting.infer(
-        encoding, d_model=d_model, num_heads=num_heads, head_dim=head_dim, train_length=train_length, seed=seed
-    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         subject = _in_float64(encoding)
         with torch.no_grad():
+            setting, answers = found_sizes(
+                subject, d_model=d_model, num_heads=num_heads, head_dim=head_dim,
+                train_length=train_length, seed=seed,
+            )  # fmt: skip
             results = tuple(_judge(item, subject, setting, claims) for item in chosen)
-    return VerifyReport(name or _name(encoding), setting, results)
+    return VerifyReport(name or _name(encoding), setting, results, answers)
 
 
 def select(properties: str | Iterable[str] | None) -> list[Property]:
@@ -104,7 +108,8 @@ def _judge(
     item: Property, encoding: PositionEncoding, setting: Setting, claims: frozenset[str]
 ) -> VerifyResult:
     try:
-        measured = item.measure(encoding, setting)
+        # Each measurement has a copy of its own, as nothing was asked of yet: the first call may leave traces.
+        measured = item.measure(copy.deepcopy(encoding), setting)
     except NotApplicable as reason:
         status = Status.FAILS if item.name in claims else Status.NOT_APPLICABLE
         return VerifyResult(item.name, status, None, None, "", str(reason))

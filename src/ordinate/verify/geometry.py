@@ -2,50 +2,107 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..encoding import PositionEncoding
-from .observe import codes, hooks_of, logits, need, turned
+from .calls import ONE_ANSWER, Call
+from .observe import (
+    axes_of,
+    bias_by_distance,
+    codes,
+    fixed_length,
+    hooks_of,
+    key_heads,
+    logits,
+    need,
+    turned,
+)
 from .order import ROUNDING
 from .report import Measurement
 from .setting import Setting
 
 _FAR = 2**20
-_SHIFTS = (1, 95, 1_000_003)  # 95 takes the pair (5, 8) to (100, 103)
+_FURTHEST_SHIFT = 1_000_003
 
 
 def boundedness(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Every entry of every code lies in [-1, 1]."""
     last = setting.within(_FAR)
     near = torch.arange(min(setting.count, last))
-    largest = float(codes(encoding, setting, torch.cat((near, last - 1 - near))).abs().amax())
+    places = torch.cat((near, last - 1 - near, setting.octaves(last)))
+    largest = float(codes(encoding, setting, places).abs().amax())
     sentence = f"the largest entry is {{}}, up to position {last - 1}"
     return Measurement(largest <= 1 + ROUNDING, largest, "absolute value", sentence)
 
 
 def shift_invariance(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Moving every token by the same number of positions changes no score.
+    """Moving every token by the same number of positions changes no score, in any octave of shifts.
 
-    The budget is what float64 can hold: an angle at position p is off by up to ``p · 2^-53``.
+    Neighbours are moved, now and then tokens far from each other too, and along each axis alone. The budget
+    is what float64 can hold: an angle at position p is off by up to ``p · 2^-53``.
     """
-    length = setting.within(16)
-    here = torch.arange(length)
-    x = setting.random(1, length, setting.d_model)
-    plain = logits(encoding, setting, x, here, here)
-    room = _FAR if setting.limit is None else setting.limit - length
-    shifts = sorted({min(shift, room) for shift in _SHIFTS if room > 0})
-    changes = [
-        float((logits(encoding, setting, x, here + shift, here + shift) - plain).abs().amax())
-        for shift in shifts
-    ]
-    largest = max(changes, default=0.0)
-    reach = shifts[-1] + length if shifts else length
-    norms = x.norm(dim=-1).amax().square() / setting.head_dim**0.5
-    budget = 4 * reach * torch.finfo(torch.float64).eps * float(norms + plain.abs().amax())
+    axes, reach = axes_of(encoding), setting.within(_FURTHEST_SHIFT)
+    near = torch.arange(setting.within(16))
+    wide = torch.cat((near, 2 ** torch.arange(6, 18) + torch.arange(12)))
+    wide = wide[wide < max(reach - len(near), 1)]
+    room = reach - len(near) if setting.limit is not None else _FURTHEST_SHIFT
+    shifts = sorted({*setting.octaves(room)[1:].tolist(), room}) if room > 0 else []
+    holds, largest = True, 0.0
+    strides = range(
+        0, max(room, 0), 2**17
+    )  # as long as the far tokens reach, so that nothing lies between
+    for here, moves in ((near, shifts), (wide, [*strides, *shifts[::12]])):
+        x = setting.random(1, len(here), setting.d_model)
+        places = here.expand(axes, 1, -1).clone() if axes > 1 else here
+        plain = logits(encoding, setting, x, places, places)
+        norms = x.norm(dim=-1).amax().square() / setting.head_dim**0.5
+        for index, shift in enumerate(moves):
+            moved = places.clone()
+            # All axes together, or one alone.
+            moved[index % (axes + 1) - 1 if axes > 1 and index % (axes + 1) else slice(None)] += shift
+            if setting.limit is not None and int(moved.amax()) >= setting.limit:
+                continue
+            change = float((logits(encoding, setting, x, moved, moved) - plain).abs().amax())
+            reached = float(shift + here[-1] + 1)
+            budget = 4 * reached * torch.finfo(torch.float64).eps * float(norms + plain.abs().amax())
+            largest, holds = max(largest, change), holds and change <= budget
+    if "embed" not in hooks_of(encoding) and axes == 1:
+        change = _change_along_a_row(encoding, setting)
+        largest, holds = max(largest, change), holds and change <= ONE_ANSWER
     sentence = f"scores change by {{}}, moved by up to {shifts[-1] if shifts else 0}"
-    return Measurement(largest <= budget, largest, "logits", sentence)
+    return Measurement(holds, largest, "logits", sentence)
+
+
+def _change_along_a_row(encoding: PositionEncoding, setting: Setting) -> float:
+    """How much the score of a query with keys a little before it differs between any two positions.
+
+    Each position is a row of a batch, with a query and two keys that are the same in all of them.
+    """
+    queries = torch.arange(min(3, setting.count - 1), setting.count)[:, None]
+    keys = (queries - torch.tensor([0, 1, 3])).clamp(min=0)
+    one = Call.at(
+        setting,
+        queries[:1],
+        keys[:1],
+        kv_heads=key_heads(encoding, setting),
+        lengths=fixed_length(encoding, setting),
+    )
+    x, q, k = (tensor.expand(len(queries), *tensor.shape[1:]) for tensor in (one.x, one.q, one.k))
+    call = replace(one, x=x, q=q, k=k, q_positions=queries, k_positions=keys)
+    answers = call.answers(encoding, setting)
+    q, k = answers.get("q", q), answers.get("k", k)
+    q = q.unflatten(1, (k.shape[1], -1))[:, :, :, 0]
+    scores = (
+        torch.einsum("bkgd,bksd->bkgs", q, k).flatten(1, 2)
+        * encoding.logit_factor
+        / setting.head_dim**0.5
+    )
+    scores = scores + answers["bias"][:, :, 0] if "bias" in answers else scores
+    return float((scores - scores[:1]).abs().amax())
 
 
 def linear_shift_map(encoding: PositionEncoding, setting: Setting) -> Measurement:
@@ -72,14 +129,14 @@ def linear_shift_map(encoding: PositionEncoding, setting: Setting) -> Measuremen
 
 
 def norm_preservation(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Turning a vector leaves its length as it was."""
+    """Turning a vector, a query or a key, leaves its length as it was."""
     need("rotate", encoding)
     last = setting.within(_FAR)
     near = torch.arange(min(256, last))
     x = setting.random(setting.num_heads, setting.head_dim)
-    positions = torch.cat((near, last - 1 - near))
-    after = turned(encoding, setting, positions, x).unflatten(-1, x.shape).norm(dim=-1)
-    ratios = after / x.norm(dim=-1)
+    positions = torch.cat((near, last - 1 - near, setting.octaves(last)))
+    sides = [turned(encoding, setting, positions, x, keys=keys) for keys in (False, True)]
+    ratios = torch.stack(sides).unflatten(-1, x.shape).norm(dim=-1) / x.norm(dim=-1)
     change = float((ratios - 1).abs().amax())
     sentence = "lengths change by {}"
     if change > ROUNDING and float(ratios.amax() - ratios.amin()) <= ROUNDING:
@@ -112,6 +169,10 @@ def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measure
             f"{{}} of {count - 1} steps rise, the first at distance {first}; {_left(curve)}",
         )
     sentence = f"{{}} of {count - 1} steps rise"
+    if hooks_of(encoding) == {"bias"}:  # of which far distances are as quickly seen
+        far = bias_by_distance(encoding, setting, setting.octaves(_FAR))
+        if bool((far.diff(dim=-1) > ROUNDING * far.abs().amax()).any()):
+            return Measurement(False, 0, "steps", f"{sentence}, further out some do")
     if not bool((steps < -noise).any()):
         return Measurement(False, 0, "steps", f"{sentence}, none falls: level on average")
     level = not bool((steps < -noise).all())

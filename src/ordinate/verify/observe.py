@@ -6,6 +6,7 @@ wrote a minute ago.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -27,8 +28,38 @@ def hooks_of(encoding: PositionEncoding) -> frozenset[str]:
     if isinstance(encoding, Combined):
         return frozenset().union(*(hooks_of(part) for part in encoding.encodings))
     return frozenset(
-        hook for hook in HOOKS if getattr(type(encoding), hook) is not getattr(PositionEncoding, hook)
+        hook
+        for hook in HOOKS
+        # Asked of the instance: a hook may have been set on it alone.
+        if getattr(getattr(encoding, hook), "__func__", None) is not getattr(PositionEncoding, hook)
     )
+
+
+def acting_parts(encoding: PositionEncoding) -> list[PositionEncoding]:
+    """The encoding itself, or the parts of a combination that have a hook, those of combinations in it too."""
+    if isinstance(encoding, Combined):
+        return [part for inner in encoding.encodings for part in acting_parts(inner)]
+    return [encoding] if hooks_of(encoding) else []
+
+
+def axes_of(encoding: PositionEncoding) -> int:
+    """How many coordinates of a position all of its parts take."""
+    return min((int(getattr(part, "axes", 1)) for part in acting_parts(encoding)), default=1)
+
+
+def key_heads(encoding: PositionEncoding, setting: Setting) -> int:
+    """1 if its rotation takes grouped queries, which saves work on long rows; else as many as query heads."""
+    q, k = (
+        setting.signs(1, setting.num_heads, 1, setting.head_dim),
+        setting.signs(1, 1, 1, setting.head_dim),
+    )
+    here = torch.zeros(1, 1, dtype=torch.int64)
+    try:
+        lengths = fixed_length(encoding, setting)
+        _, turned = copy.deepcopy(encoding).rotate(q, k.clone(), here, here, lengths=lengths)
+    except Exception:  # which property it fails is for that property to say
+        return setting.num_heads
+    return 1 if turned.shape == k.shape else setting.num_heads
 
 
 def need(hook: str, encoding: PositionEncoding) -> None:
@@ -40,6 +71,12 @@ def need(hook: str, encoding: PositionEncoding) -> None:
     }
     if hook not in hooks_of(encoding):
         raise NotApplicable(reasons[hook])
+
+
+def need_any(encoding: PositionEncoding) -> None:
+    """Stop a measurement of what does nothing."""
+    if not hooks_of(encoding):
+        raise NotApplicable("it does nothing")
 
 
 def fixed_length(encoding: PositionEncoding, setting: Setting) -> int | None:
@@ -57,9 +94,14 @@ def codes(
 
 
 def turned(
-    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"], x: Tensor | None = None
+    encoding: PositionEncoding,
+    setting: Setting,
+    positions: Int[Tensor, " seq"],
+    x: Tensor | None = None,
+    *,
+    keys: bool = False,
 ) -> Float[Tensor, "seq channels"]:
-    """What `rotate` makes of a query that is the same at each position; all heads side by side.
+    """What `rotate` makes of a query (of a key) that is the same at each position; all heads side by side.
 
     Args:
         x: ``[heads, head_dim]`` in place of random signs.
@@ -67,10 +109,13 @@ def turned(
     need("rotate", encoding)
     if x is None:
         x = setting.signs(setting.num_heads, setting.head_dim)
-    q = x[None, :, None].repeat(1, 1, len(positions), 1)
-    length = fixed_length(encoding, setting)
-    rotated, _ = encoding.rotate(q, q.clone(), positions, positions, lengths=length)
-    return rotated[0].transpose(0, 1).flatten(1)
+    many = x[None, :, None].repeat(1, 1, len(positions), 1)
+    one = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(x.dtype)
+    q, k, at_q, at_k = one, many, positions[:1], positions
+    if not keys:
+        q, k, at_q, at_k = many, one, positions, positions[:1]
+    rotated = encoding.rotate(q, k, at_q, at_k, lengths=fixed_length(encoding, setting))
+    return rotated[keys][0].transpose(0, 1).flatten(1)
 
 
 def bias_by_distance(
@@ -84,20 +129,20 @@ def bias_by_distance(
     query = torch.stack((distances.amax(), distances.new_zeros(()))).amax()
     q = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
     k = q.repeat(1, 1, len(distances), 1)
-    x = setting.signs(1, 1, setting.d_model).to(dtype)
+    x = setting.signs(1, 1, setting.d_model).to(dtype).expand(-1, len(distances), -1)
     bias = encoding.bias(q, k, query[None], query - distances, x=x)
     if bias is None:
         return torch.zeros(setting.num_heads, len(distances), dtype=dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return _dense(bias, encoding, setting, wide)[0, :, 0]
+    return dense_bias(bias, encoding, setting, wide)[0, :, 0]
 
 
 def logits(
     encoding: PositionEncoding,
     setting: Setting,
     x: Float[Tensor, "batch seq d_model"],
-    q_positions: Int[Tensor, " q"],
-    k_positions: Int[Tensor, " seq"],
+    q_positions: Int[Tensor, "..."],
+    k_positions: Int[Tensor, "..."],
 ) -> Float[Tensor, "batch heads q seq"]:
     """The scores of the last tokens of ``x`` with all of them, before any mask and softmax.
 
@@ -105,12 +150,12 @@ def logits(
     """
     hidden = encoding.embed(x.clone(), k_positions)
     k = _heads(hidden, setting)
-    q = k[:, :, -len(q_positions) :].clone()
+    q = k[:, :, -q_positions.shape[-1] :].clone()
     bias = encoding.bias(q, k, q_positions, k_positions, x=hidden)
     length = fixed_length(encoding, setting)
     q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=length)
     scores = q @ k.transpose(-1, -2) * _scale(encoding, setting)
-    return scores if bias is None else scores + _dense(bias, encoding, setting, scores.dtype)
+    return scores if bias is None else scores + dense_bias(bias, encoding, setting, scores.dtype)
 
 
 def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
@@ -121,15 +166,20 @@ def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
 
 
 def signature(
-    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"]
+    encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"], *, keys: bool = False
 ) -> Float[Tensor, "seq channels"]:
-    """Everything by which an encoding may tell positions apart; a bias tells distances apart."""
+    """Everything by which an encoding may tell positions apart; a bias tells distances apart.
+
+    Args:
+        keys: Of rotations, look at a key (at one head of it, if that is enough), not at a query.
+    """
     hooks = hooks_of(encoding)
     seen = []
     if "embed" in hooks:
         seen.append(codes(encoding, setting, positions))
     if "rotate" in hooks:
-        seen.append(turned(encoding, setting, positions))
+        x = setting.signs(key_heads(encoding, setting), setting.head_dim) if keys else None
+        seen.append(turned(encoding, setting, positions, x, keys=keys))
     if "bias" in hooks:
         seen.append(bias_by_distance(encoding, setting, positions).t())
     return torch.cat(seen, dim=-1) if seen else torch.zeros(len(positions), 1, dtype=torch.float64)
@@ -139,7 +189,10 @@ def _scale(encoding: PositionEncoding, setting: Setting) -> float:
     return encoding.logit_factor / math.sqrt(setting.head_dim)
 
 
-def _dense(bias: Bias, encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> Tensor:
+def dense_bias(
+    bias: Bias, encoding: PositionEncoding, setting: Setting, dtype: torch.dtype
+) -> Float[Tensor, "batch heads q k"]:
+    """All parts of a bias as they enter the logits."""
     scale = _scale(encoding, setting)
     total = torch.zeros((), dtype=dtype)
     for part in parts_of(bias):

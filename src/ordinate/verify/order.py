@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..attention.layer import MultiHeadAttention
 from ..encoding import PositionEncoding
-from .observe import causal_only, fixed_length, hooks_of, signature
+from .calls import Call
+from .observe import (
+    acting_parts,
+    axes_of,
+    causal_only,
+    fixed_length,
+    hooks_of,
+    key_heads,
+    need_any,
+    signature,
+)
 from .report import Measurement, NotApplicable
 from .setting import Setting
 
@@ -56,9 +67,9 @@ def permutation_equivariance(encoding: PositionEncoding, setting: Setting) -> Me
 
 
 def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """No two positions look alike (to a bias: no two distances)."""
-    count = setting.count
-    seen = signature(encoding, setting, torch.arange(count))
+    """No two positions look alike (to a bias: no two distances), to a query, to a key, or along an axis alone."""
+    count, near = setting.count, torch.arange(setting.count)
+    seen = signature(encoding, setting, near)
     gap, different = _closest(seen), len(torch.unique(seen, dim=0))
     what = "distances" if hooks_of(encoding) == {"bias"} else "positions"
     sentence = f"closest two of {count} {what} {{}} apart"
@@ -68,7 +79,59 @@ def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
         )
     # An angle p·w is off by up to p·w·2^-53, so whole turns come back that near and no nearer.
     alike = count * 2.0**-44 * float(seen.abs().amax())
-    return Measurement(gap > alike, gap, "distance", sentence)
+    notes = _alike_on_axes(encoding, setting)
+    if hooks_of(encoding) & {"embed", "rotate"}:
+        # Far ones too: not among each other alone, for a table may start over anywhere.
+        far = setting.octaves(2**20)
+        places = torch.cat((near, far[far >= count]))
+        if gap > alike and _any_closer(signature(encoding, setting, places, keys=True), alike):
+            notes.append("further out, or to keys, some are alike")
+    return Measurement(gap > alike and not notes, gap, "distance", "; ".join([sentence, *notes]))
+
+
+def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
+    """What cannot be told where one coordinate moves and the others stay, for a query and for a key.
+
+    Parts of a combination that take several coordinates are looked at together: each may read one.
+    """
+    parts = acting_parts(encoding)
+    axes = max((int(getattr(part, "axes", 1)) for part in parts), default=1)
+    parts = [part for part in parts if getattr(part, "axes", 1) == axes]
+    count, notes = setting.within(64), []
+    for axis in range(axes if axes > 1 and count > 3 else 0):
+        moving = torch.full((axes, 1, count), 2)
+        moving[axis] = torch.arange(count)
+        fixed = torch.tensor([2, 3]).expand(axes, 1, 2)  # two keys, for of one the softmax sees no bias
+        for side, places in (("queries", (moving, fixed)), ("keys", (fixed[..., :1], moving))):
+            call = Call.alike(setting, *places, lengths=fixed_length(encoding, setting))
+            seen = []
+            for part in parts:
+                answers = call.answers(copy.deepcopy(part), setting)
+                if side == "queries" and "bias" in answers:
+                    bias = answers["bias"] - answers["bias"][..., :1]
+                    seen.append(bias[0].transpose(0, 1).flatten(1))
+                elif "bias" in answers:
+                    seen.append(answers["bias"][0, :, 0].t())
+                own = "q" if side == "queries" else "k"
+                seen += [answers[own][0].transpose(0, 1).flatten(1)] if own in answers else []
+                seen += [answers["embed"][0]] if side == "keys" and "embed" in answers else []
+            rows = torch.cat(seen, dim=-1) if seen else None
+            if rows is None:
+                continue
+            kinds = len(torch.unique(rows, dim=0))
+            if kinds == 1:
+                notes.append(f"axis {axis} changes nothing for {side}")
+            elif kinds < count:
+                notes.append(f"{kinds} kinds among {count} coordinates of axis {axis} for {side}")
+    return notes
+
+
+def _any_closer(points: Tensor, distance: float) -> bool:
+    """Whether two rows are within ``distance``: then they are on any line, where neighbours are soon found."""
+    generator = torch.Generator().manual_seed(0)
+    line = torch.randn(points.shape[1], dtype=points.dtype, generator=generator)
+    order = (points @ line / line.norm()).argsort()
+    return bool((points[order].diff(dim=0).norm(dim=-1) <= distance).any())
 
 
 def _closest(points: Tensor) -> float:
@@ -89,52 +152,97 @@ def _closest(points: Tensor) -> float:
 
 
 def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """The same call gives the same bits, whatever was called before it."""
-    near = torch.arange(setting.within(1024))
-    far = torch.arange(setting.within(2 * setting.train_length))[-64:]
-    fresh, used = copy.deepcopy(encoding), copy.deepcopy(encoding)
-    first = [out.clone() for out in _all_hooks(fresh, setting, near)]
-    with contextlib.suppress(RuntimeError):  # mixed dtypes may be refused, but not remembered
-        _all_hooks(used, setting, near, torch.bfloat16)
-    _all_hooks(used, setting, far)
-    repeats = [_all_hooks(fresh, setting, near), _all_hooks(used, setting, near)]
-    differing = sum(
-        int((a != b).sum()) for repeat in repeats for a, b in zip(first, repeat, strict=True)
-    )
+    """The same call gives the same bits, whatever was called before it and whatever was written on since.
+
+    Called before, each on a copy of its own and all on one: lower precision, and the same shapes with other
+    positions, tokens, batches and key heads, a long row, training. Written on: the tensors of the call before
+    and the parameters, as decoding and training do.
+    """
+    need_any(encoding)
+    some = torch.arange(setting.count)
+    near = some[(some < 128) | (some >= setting.count - 128)][None]
+    far = torch.arange(setting.within(2 * setting.train_length))[None, -near.shape[1] :]
+    heads, lengths = key_heads(encoding, setting), fixed_length(encoding, setting)
+    call = Call.at(setting, near, near, lengths=lengths)
+    before = [
+        call.to(torch.bfloat16),
+        call.to(torch.float32),
+        replace(call, q_positions=far, k_positions=far),
+        replace(call, x=-call.x, q=-call.q, k=-call.k),
+        replace(call, k=call.k[:, :heads], v=call.v[:, :heads]),
+        Call.at(setting, near[:, :9].repeat(2, 1), near[:, :9].repeat(2, 1), lengths=lengths),
+        Call.repeating(setting, setting.count, heads, lengths).part(queries=torch.arange(1)),
+    ]
+    first, many = _bits(call, copy.deepcopy(encoding)), copy.deepcopy(encoding)
+    repeats = [_bits(call, many)]
+    for other in before:
+        one = copy.deepcopy(encoding)
+        for used in (one, many):
+            with contextlib.suppress(Exception):  # such a call may be refused, but not remembered
+                _bits(other, used)
+        repeats.append(_bits(call, one))
+    with torch.enable_grad():
+        _bits(call, many.train())
+    repeats.append(_bits(call, many.eval()))
+    held = call.copied().outputs(
+        many
+    )  # what was returned is the caller's: no later call may write on it
+    with contextlib.suppress(Exception):
+        before[2].copied().outputs(many)
+    repeats.append(held)
+    differing = sum(_count_different(first, repeat) for repeat in repeats)
+    differing += _remembered(encoding, call)
     return Measurement(differing == 0, differing, "values", "{} values differ when a call is repeated")
 
 
+def _remembered(encoding: PositionEncoding, call: Call) -> int:
+    """How many values of a second call are those of the first, though its tensors or the parameters were written on."""
+    used, held = copy.deepcopy(encoding), call.copied()
+    held.outputs(used)
+    for tensor in (held.x, held.q, held.k):
+        tensor.neg_()
+    for positions in {id(p): p for p in (held.q_positions, held.k_positions)}.values():
+        positions.copy_(positions.flip(-1))
+    expected = _bits(held, copy.deepcopy(encoding))
+    differing = _count_different(expected, _bits(held, used, copied=False))
+    trained, unused = copy.deepcopy(encoding), copy.deepcopy(encoding)
+    _bits(call, trained)
+    for some in (trained, unused):
+        for parameter in some.parameters():
+            parameter.add_(0.25)
+    return differing + _count_different(_bits(call, unused), _bits(call, trained))
+
+
+def _bits(call: Call, encoding: PositionEncoding, *, copied: bool = True) -> list[Tensor]:
+    return [out.detach().clone() for out in (call.copied() if copied else call).outputs(encoding)]
+
+
+def _count_different(some: list[Tensor], others: list[Tensor]) -> int:
+    return sum(
+        int(((a != b) & ~(a.isnan() & b.isnan())).sum()) if a.shape == b.shape else a.numel()
+        for a, b in zip(some, others, strict=True)
+    )
+
+
 def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Nothing the caller passes is written to."""
-    given: list[Tensor] = []
-    kept: list[Tensor] = []
-    positions = torch.arange(setting.within(64))
-
-    def watch(tensor: Tensor) -> Tensor:
-        given.append(tensor)
-        kept.append(tensor.clone())
-        return tensor
-
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        _all_hooks(copy.deepcopy(encoding).to(dtype), setting, positions, dtype, watch)
-    changed = sum(int((a != b).sum()) for a, b in zip(given, kept, strict=True))
-    return Measurement(changed == 0, changed, "values", "{} values of the inputs change")
-
-
-def _all_hooks(encoding, setting: Setting, positions: Tensor, dtype=torch.float64, watch=lambda t: t):
-    """The outputs of every hook at these positions."""
-    if not hooks_of(encoding):
-        raise NotApplicable("it does nothing")
-    length = len(positions)
-    x = watch(setting.random(1, length, setting.d_model).to(dtype))
-    shape = (1, setting.num_heads, length, setting.head_dim)
-    q, k = watch(setting.random(*shape).to(dtype)), watch(setting.signs(*shape).to(dtype))
-    positions = watch(positions.clone())
-    outputs = [encoding.embed(x, positions)]
-    bias = encoding.bias(q, k, positions, positions, x=x)
+    """Nothing the caller passes is written to, nor is a parameter or the state of the random numbers."""
+    need_any(encoding)
+    near, changed = torch.arange(setting.within(64))[None], 0
+    rows = (setting.scattered(2, n, axes_of(encoding), n) for n in (5, 7))
     lengths = fixed_length(encoding, setting)
-    outputs += encoding.rotate(q, k, positions, positions, lengths=lengths)
-    return outputs if bias is None else [*outputs, *(tensor for tensor in bias.tensors())]
+    calls = [
+        Call.at(setting, near, near.clone(), lengths=lengths),
+        Call.at(setting, *rows, lengths=lengths),
+    ]
+    torch.rand(1)  # a state that nobody who sets a seed comes by
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        some = copy.deepcopy(encoding).to(dtype)
+        for call in (call.to(dtype).copied() for call in calls):
+            given, drawn = [*call.tensors(), *some.parameters()], torch.get_rng_state()
+            kept = [tensor.clone() for tensor in given]
+            call.outputs(some)
+            changed += _count_different([*given, torch.get_rng_state()], [*kept, drawn])
+    return Measurement(changed == 0, changed, "values", "{} values of the inputs change")
 
 
 def make_layer(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..encoding import Combined, PositionEncoding
-from . import geometry, order, serving, spectrum
+from . import context, geometry, order, serving, spectrum, training
 from .observe import hooks_of
 from .report import Measurement
 from .setting import Setting
@@ -50,12 +50,24 @@ _ALL = (
              spectrum.slopes),
     Property("bucket coverage", "bucket", "every table row serves some run of distances",
              spectrum.bucket_coverage),
+    Property("rows apart", "rows", "each row of a batch by its own positions, as if alone",
+             context.rows_apart, required=True),
+    Property("gaps", "gaps", "tokens at positions with gaps and in no order, as two at a time",
+             context.gaps, required=True),
+    Property("every length", "len", "a token's answer is the same in rows of 1 to 4096",
+             context.every_length, required=True),
+    Property("grouped queries", "group", "shared key heads answer as the same heads repeated",
+             context.grouped_queries, required=True),
+    Property("gradients", "grad", "training computes the same, and each gradient is its slope",
+             training.gradients, required=True),
     Property("decode equals prefill", "dec", "token by token with a cache, or all at once: one answer",
              serving.decode_equals_prefill, required=True),
     Property("packed equals separate", "pack", "sequences packed in a row, or each alone: one answer",
              serving.packed_equals_separate, required=True),
     Property("dtype collisions", "dtype", "low precision merges no neighbouring positions",
              serving.dtype_collisions, required=True),
+    Property("low precision", "low", "float32 and lower answer as float64 does, but for rounding",
+             serving.low_precision, required=True),
     Property("past training length", "past", "a finite, new answer beyond it, or an error that names it",
              serving.past_training_length, required=True),
 )  # fmt: skip

@@ -11,6 +11,18 @@ from typing import Any
 
 from .setting import Setting
 
+#: What no measurement reaches, so that nothing is said of it.
+NOT_TRIED = (
+    "rows of more than 4,096 tokens",
+    "positions below 0 or beyond 1,048,576",
+    "other sizes",
+    "a change at the hundredth call or later",
+    "what other instances leave behind",
+    "devices other than the CPU",
+    "compilers",
+    "second derivatives",
+)
+
 
 class Status(StrEnum):
     """What a measurement means for an encoding."""
@@ -27,6 +39,10 @@ class Status(StrEnum):
 
 class NotApplicable(Exception):
     """Raised by a measurement that has nothing to measure; the message says why."""
+
+
+class BrokenAnswer(Exception):
+    """Raised where a hook returned what no hook may return; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,9 @@ class VerifyResult:
 class VerifyReport(Sequence[VerifyResult]):
     """The results for one encoding; prints as a table.
 
+    Attributes:
+        answers: Whether the encoding answers at the sizes it was measured at.
+
     Example:
         >>> report = ordinate.verify(ordinate.RoPE(64))
         >>> report.ok, report["shift invariance"].status.value
@@ -91,6 +110,12 @@ class VerifyReport(Sequence[VerifyResult]):
     name: str
     setting: Setting
     results: tuple[VerifyResult, ...]
+    answers: bool = True
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """What no measurement reaches: a wrong encoding may be wrong there alone."""
+        return NOT_TRIED
 
     @property
     def ok(self) -> bool:
@@ -125,7 +150,18 @@ class VerifyReport(Sequence[VerifyResult]):
             lines += textwrap.wrap(
                 head + result.figure, width=110, subsequent_indent=indent, break_on_hyphens=False
             )
-        return "\n".join(lines)
+        return "\n".join(
+            [*lines, *(line for note in self.notes for line in textwrap.wrap(note, width=110))]
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know beside the results."""
+        sizes = "It answers at no sizes that were tried: say num_heads, head_dim and d_model."
+        return [
+            *([] if self.answers else [sizes]),
+            f"Measured on samples. Not tried: {', '.join(self.not_tried)}.",
+        ]
 
     __repr__ = __str__
 
@@ -136,6 +172,7 @@ class VerifyReport(Sequence[VerifyResult]):
             "ok": self.ok,
             "setting": self.setting.to_dict(),
             "results": [result.to_dict() for result in self.results],
+            "not_tried": list(self.not_tried),
         }
 
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from ..attention.layer import KVCache
 from ..attention.varlen import attention_varlen
 from ..encoding import PositionEncoding
 from ..scaling import frequencies
-from .observe import bias_by_distance, fixed_length, hooks_of, signature
+from .calls import ONE_ANSWER, Call
+from .observe import (
+    axes_of,
+    bias_by_distance,
+    causal_only,
+    fixed_length,
+    hooks_of,
+    key_heads,
+    need_any,
+    signature,
+    turned,
+)
 from .order import ROUNDING, attend, make_layer, relative_difference
 from .report import Measurement
 from .setting import Setting
@@ -31,7 +44,30 @@ def decode_equals_prefill(encoding: PositionEncoding, setting: Setting) -> Measu
         places = torch.arange(part.start, part.stop)
         steps.append(attend(layer, x[:, part], places, cache=cache, lengths=lengths))
     change = relative_difference(torch.cat(steps, dim=1), whole)
-    return Measurement(change <= ROUNDING, change, "relative", "answers differ by {}")
+    notes = [
+        f"it reads {what} and does not say so in {flag}" for flag, what in _undeclared(encoding, setting)
+    ]
+    holds = change <= ROUNDING and not notes
+    return Measurement(holds, change, "relative", "; ".join(["answers differ by {}", *notes]))
+
+
+def _undeclared(encoding: PositionEncoding, setting: Setting) -> list[tuple[str, str]]:
+    """What the encoding reads although a cache, which goes by its attributes, would not keep it."""
+    places = setting.scattered(1, 6, axes_of(encoding))
+    call = Call.at(setting, places, places, lengths=setting.train_length)
+    others = {
+        ("reads_keys", "keys", "bias"): replace(call, k=-call.k),
+        ("reads_input", "inputs", "bias"): replace(call, x=-call.x),
+        ("length_dependent", "lengths", "rotate"): replace(call, lengths=8 * setting.train_length),
+    }
+    causal, found = causal_only(encoding, setting), []
+    for (flag, what, hook), other in others.items():
+        if not getattr(encoding, flag):
+            one, two = (
+                some.answers(copy.deepcopy(encoding), setting, (hook,)) for some in (call, other)
+            )
+            found += [(flag, what)] if call.difference(one, two, causal) > ONE_ANSWER else []
+    return found
 
 
 def packed_equals_separate(encoding: PositionEncoding, setting: Setting) -> Measurement:
@@ -86,11 +122,7 @@ def dtype_collisions(encoding: PositionEncoding, setting: Setting) -> Measuremen
 
 
 def _merged_neighbours(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> int:
-    low = copy.deepcopy(encoding).to(dtype)
-    exact = copy.deepcopy(encoding)  # the constants unspoiled, the parameters as `low` has them
-    with torch.no_grad():
-        for parameter in exact.parameters():
-            parameter.copy_(parameter.to(dtype))
+    low, exact = _cast(encoding, dtype)
     merged = torch.zeros(setting.count - 1, dtype=torch.bool)
     seen, truth = _by_hook(low, setting, dtype), _by_hook(exact, setting, torch.float64)
     for hook in seen:
@@ -99,6 +131,48 @@ def _merged_neighbours(encoding: PositionEncoding, setting: Setting, dtype: torc
         apart = (truth[hook].diff(dim=0).abs() > 2 * ulp * scale).any(dim=-1)
         merged |= apart & (seen[hook][1:] == seen[hook][:-1]).all(dim=-1)
     return int(merged.sum())
+
+
+def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
+    """In float32 and lower the answers are those of float64 with the same parameters, but for rounding.
+
+    Rounding is a few units in the last place of the dtype, and what float32 loses of an angle, which is in
+    proportion to the position. It says little of exactness; it finds what another dtype computes otherwise.
+    """
+    need_any(encoding)
+    places = setting.octaves(2**17)[None]
+    call = Call.at(setting, places, places.flip(-1), lengths=fixed_length(encoding, setting), signs=True)
+    worst, culprit = 0.0, ""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        low, exact = _cast(encoding, dtype)
+        answers = call.to(dtype).answers(low, setting)
+        expected = call.answers(exact, setting)
+        for name, answer in answers.items():
+            truth = expected[name]
+            units = (8 if name == "bias" else 4) * torch.finfo(dtype).eps * truth.abs().clamp(min=1)
+            angles = {"q": call.q_positions, "k": call.k_positions, "embed": call.k_positions}.get(name)
+            turned_off = 0 if angles is None else angles[0, :, None] * 2.0**-22 * truth.abs().amax()
+            off = ((answer.double() - truth).abs() / (units + turned_off)).nan_to_num(nan=math.inf)
+            # Infinities may agree, or stand for what the dtype cannot hold.
+            alike = (answer == truth) | (answer.isinf() & (truth.abs() > torch.finfo(answer.dtype).max))
+            furthest = float(torch.where(alike, 0, off).amax())
+            if furthest > worst:
+                worst, culprit = furthest, f"{name} in {str(dtype)[6:]}"
+    sentence = "off by {} of what rounding may do"
+    if worst > 1:
+        sentence += f", most {culprit}"
+        rounded = any(buffer.is_floating_point() for buffer in encoding.buffers())
+        sentence += "; a cast of the module rounds its buffers" if rounded else ""
+    return Measurement(worst <= 1, worst, "budgets", sentence)
+
+
+def _cast(encoding: PositionEncoding, dtype: torch.dtype) -> tuple[PositionEncoding, PositionEncoding]:
+    """The module in a dtype; and in float64, its parameters as that has them and its constants unspoiled."""
+    exact = copy.deepcopy(encoding)
+    with torch.no_grad():
+        for parameter in exact.parameters():
+            parameter.copy_(parameter.to(dtype))
+    return copy.deepcopy(encoding).to(dtype), exact
 
 
 def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -111,11 +185,9 @@ def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -
         both = [encoding.embed(x, positions)[0] for x in (torch.zeros_like(signs), signs)]
         outputs["embed"] = torch.cat(both, dim=-1)
     if "rotate" in hooks:
-        signs = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
-        q = signs.repeat(1, 1, setting.count, 1)
-        lengths = fixed_length(encoding, setting)
-        q, _ = encoding.rotate(q, q.clone(), positions, positions, lengths=lengths)
-        outputs["rotate"] = q[0].transpose(0, 1).flatten(1)
+        for name, heads in (("q", setting.num_heads), ("k", key_heads(encoding, setting))):
+            x = setting.signs(heads, setting.head_dim).to(dtype)
+            outputs[name] = turned(encoding, setting, positions, x, keys=name == "k")
     if "bias" in hooks:
         outputs["bias"] = bias_by_distance(encoding, setting, positions, dtype).t()
     return outputs
@@ -132,14 +204,21 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
     length = setting.train_length
     beyond = torch.arange(length, length + 8)
     furthest = max(16 * length, 2**20)
-    for positions in (beyond, furthest - 7 + torch.arange(8)):
-        if not bool(torch.isfinite(signature(encoding, setting, positions)).all()):
-            return Measurement(False, int(positions[-1]), "positions", "not finite at position {}")
+    octaves = setting.octaves(furthest)
+    outer = octaves[octaves >= length]
+    for positions in (beyond, outer, furthest - 7 + torch.arange(8)):
+        seen = signature(encoding, setting, positions)
+        if not bool(torch.isfinite(seen).all()):
+            at = int(positions[~torch.isfinite(seen).all(dim=-1)][0])
+            return Measurement(False, at, "positions", "not finite at position {}")
     hooks = hooks_of(encoding)
     if hooks & {"embed", "rotate"}:
-        first = signature(encoding, setting, torch.arange(8))
-        if torch.equal(first, signature(encoding, setting, beyond)):
-            return Measurement(False, length, "positions", "position {} is taken for position 0")
+        # Among the first positions, those just beyond training, and one of each octave from there on.
+        first = outer.log2().floor().diff(prepend=torch.zeros(1)) > 0
+        places = torch.cat((torch.arange(min(8, length)), beyond, outer[first][1:]))
+        repeated = _taken_for_another(encoding, setting, places)
+        if repeated is not None:
+            return repeated
     rotary = _unseen_angles(encoding, setting, furthest)
     if rotary is not None:
         return rotary
@@ -147,6 +226,22 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
         return Measurement(True, furthest, "positions", "looks at no position, up to {}")
     far = f", {_far_bias(encoding, setting)}" if "bias" in hooks else ""
     return Measurement(True, furthest, "positions", f"finite up to {{}}{far}")
+
+
+def _taken_for_another(
+    encoding: PositionEncoding, setting: Setting, places: Int[Tensor, " count"]
+) -> Measurement | None:
+    """The first two of these places that are the same to a query, or to a key."""
+    for keys in (False, True):
+        seen = signature(encoding, setting, places, keys=keys)
+        alike = (seen[:, None] == seen[None]).all(dim=-1).tril(-1)
+        # Neighbours may be alike on purpose, in groups; a place is another than one half as far.
+        alike &= places[:, None] > 2 * places[None]
+        if bool(alike.any()):
+            later, earlier = alike.nonzero()[0].tolist()
+            said = f"position {{}} is taken for position {int(places[earlier])}" + keys * " by keys"
+            return Measurement(False, int(places[later]), "positions", said)
+    return None
 
 
 def _refusal(encoding: PositionEncoding, setting: Setting, limit: int) -> Measurement:

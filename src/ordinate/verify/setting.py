@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
 from ..checks import check_positive_int
@@ -14,6 +14,8 @@ from ..memory import check_room
 
 #: How many positions are looked at where all of them must be.
 COUNT = 4096
+#: Where scattered positions end. A bias may make a table as long as they are apart.
+_SPREAD = 2**13
 
 
 @dataclass(frozen=True)
@@ -79,17 +81,32 @@ class Setting:
         """``length``, or as much of it as the encoding has positions for."""
         return length if self.limit is None else min(length, self.limit)
 
-    def random(self, *shape: int) -> Float64[Tensor, "..."]:
-        """Normal random numbers, the same at every call."""
-        return torch.randn(shape, dtype=torch.float64, generator=self._generator())
+    def random(self, *shape: int, stream: int = 0) -> Float64[Tensor, "..."]:
+        """Normal random numbers, the same at every call with the same stream."""
+        return torch.randn(shape, dtype=torch.float64, generator=self._generator(stream))
 
-    def signs(self, *shape: int) -> Float64[Tensor, "..."]:
+    def signs(self, *shape: int, stream: int = 0) -> Float64[Tensor, "..."]:
         """Random ±1, the same at every call: exact in every dtype, and every channel has weight."""
-        flips = torch.randint(2, shape, generator=self._generator())
+        flips = torch.randint(2, shape, generator=self._generator(stream))
         return flips.double() * 2 - 1
 
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
+    def octaves(self, most: int) -> Int[Tensor, " count"]:
+        """Numbers below ``most`` in order: of each octave its ends and some between, which bugs do not know."""
+        most = self.within(most)
+        between = torch.rand(3, 64, generator=self._generator(5), dtype=torch.float64)
+        powers = 2 ** torch.arange(most.bit_length())
+        drawn = (powers * (1 + between[:, : len(powers)])).long()
+        chosen = torch.cat((torch.zeros(1).long(), powers - 1, powers, powers + 1, drawn.flatten()))
+        return chosen[(chosen >= 0) & (chosen < most)].unique()
+
+    def scattered(self, batch: int, seq: int, axes: int = 1, stream: int = 6) -> Int[Tensor, "..."]:
+        """Positions with gaps, neighbours and repetitions, in no order, other ones in every row and on every axis."""
+        known = self.octaves(_SPREAD)
+        drawn = torch.randint(len(known), (axes, batch, seq), generator=self._generator(stream))
+        return known[drawn] if axes > 1 else known[drawn[0]]
+
+    def _generator(self, stream: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed + 1000 * stream)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

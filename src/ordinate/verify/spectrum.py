@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float64
@@ -16,6 +18,7 @@ from .order import ROUNDING
 from .report import Measurement, NotApplicable, short
 from .setting import COUNT, Setting
 
+_FAR = 2**20
 _IMPURE = 2.0**-20  # relative: what is left of a channel once its tone is taken out
 _MISREAD = 1e-4  # relative: how well a frequency is known from a few thousand positions
 _STILL = 1e-9  # radians a position: nothing that turns is slower
@@ -51,19 +54,21 @@ def wavelengths(encoding: PositionEncoding, setting: Setting) -> Measurement:
         return next((result for result in results if not result.holds), results[0])
     if not _has_frequencies(encoding):
         raise NotApplicable("it has no frequencies")
-    measured, impurity = _tones(encoding, setting)
-    told = declared_frequencies(encoding, 2 * setting.train_length)
-    notes = [] if impurity <= _IMPURE else ["channels are not pure tones"]
-    if told is not None:
-        error = _disagreement(measured, told, _copies(encoding, setting))
-        notes += [] if error <= _MISREAD else [f"inv_freq says otherwise, by {error:.1e}"]
+    told, notes = declared_frequencies(encoding, 2 * setting.train_length), []
+    # Of a rotation the keys first, so that what is reported below is measured of queries.
+    for look in (codes,) if "embed" in hooks_of(encoding) else (partial(turned, keys=True), turned):
+        measured, impurity = _tones(look, encoding, setting)
+        notes += [] if impurity <= _IMPURE else ["channels are not pure tones"]
+        if told is not None:
+            error = _disagreement(measured, told, _copies(encoding, setting))
+            notes += [] if error <= _MISREAD else [f"inv_freq says otherwise, by {error:.1e}"]
     turning = measured[measured > _STILL]
     if len(turning) == 0:
         return Measurement(False, 0, "positions", "nothing turns")
     slowest, fastest = 2 * math.pi / float(turning.amin()), 2 * math.pi / float(turning.amax())
     share = float((measured >= 2 * math.pi / setting.train_length).double().mean())
     sentence = f"{fastest:.3g} to {{}} positions a turn; {share:.0%} turn within {setting.train_length}"
-    return Measurement(not notes, slowest, "positions", "; ".join([sentence, *notes]))
+    return Measurement(not notes, slowest, "positions", "; ".join([sentence, *dict.fromkeys(notes)]))
 
 
 def _has_frequencies(encoding: PositionEncoding) -> bool:
@@ -88,9 +93,10 @@ def _copies(encoding: PositionEncoding, setting: Setting) -> int:
     return 1 if "embed" in hooks_of(encoding) else setting.num_heads
 
 
-def _tones(encoding: PositionEncoding, setting: Setting) -> tuple[Tensor, float]:
+def _tones(
+    look: Callable[..., Tensor], encoding: PositionEncoding, setting: Setting
+) -> tuple[Tensor, float]:
     """The frequency of each channel, and the largest relative departure from a pure tone."""
-    look = codes if "embed" in hooks_of(encoding) else turned
     room = setting.within(2**21)
     centre = torch.arange(64) * 61 % max(room // 4, 1) + room // 2
     here = look(encoding, setting, centre)
@@ -115,7 +121,7 @@ def _tones(encoding: PositionEncoding, setting: Setting) -> tuple[Tensor, float]
 
 def slopes(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Each head's bias is a straight line down into the past, each at its own rate."""
-    distances = torch.arange(setting.count)
+    distances = torch.cat((torch.arange(setting.count), setting.octaves(_FAR))).unique()
     rows = bias_by_distance(encoding, setting, distances)
     slope = -(rows[:, -1] - rows[:, 0]) / distances[-1]
     off = float((rows + slope[:, None] * distances - rows[:, :1]).abs().amax())
@@ -163,7 +169,7 @@ def _reached_rows(
     shape = (1, setting.num_heads, reach + 1, setting.head_dim)
     k, v = setting.random(*shape), setting.signs(*shape)
     q = setting.signs(1, setting.num_heads, len(ends), setting.head_dim)
-    x = setting.random(1, len(ends), setting.d_model)
+    x = setting.random(1, reach + 1, setting.d_model) if encoding.reads_input else None
     with torch.enable_grad():
         out = attention(
             q, k, v, encoding, causal=causal, q_positions=ends, k_positions=torch.arange(reach + 1), x=x,

@@ -1,0 +1,255 @@
+"""Is an answer that of a token and its position alone, whatever else is in the call?
+
+The same tokens are given to the encoding in two calls, each with a fresh copy of it: in a batch and row by
+row, among gaps and in pairs, in rows of many lengths, with grouped and with repeated keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..bias.types import Bias, SumBias, parts_of
+from ..encoding import PositionEncoding
+from .calls import ONE_ANSWER, Call, centred, difference
+from .observe import (
+    HOOKS,
+    axes_of,
+    causal_only,
+    dense_bias,
+    fixed_length,
+    hooks_of,
+    key_heads,
+    need_any,
+)
+from .report import Measurement, NotApplicable
+from .setting import COUNT, Setting
+
+_DIFFER = "answers differ by {}"
+_ODD = 3001  # a length of no other call
+
+
+def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
+    """Each row of a batch is answered by its own positions (and lengths), as if it were alone.
+
+    Queries and keys stand at different positions, are as many or not, and lie in memory as projections
+    leave them, heads inside tokens. Alone, positions have no batch and are integers of 32 bits.
+    """
+    need_any(encoding)
+    causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
+    for rows, q_len, k_len in ((9, 1, 5), (2, 4, 9), (3, 9, 4), (3, 9, 9)):
+        at_q, at_k = (setting.scattered(rows, n, axes, stream) for n, stream in ((q_len, 6), (k_len, 7)))
+        batch = Call.at(setting, at_q, at_k)
+        turned = {name: _transposed_in_memory(getattr(batch, name)) for name in ("x", "q", "k")}
+        batch = replace(batch, **turned)
+        off = max(off, _alone(encoding, setting, batch, causal))
+        # One row of positions for all rows, and the same repeated.
+        at_q, at_k = at_q[..., :1, :], at_k[..., :1, :]
+        shared = replace(batch, q_positions=at_q, k_positions=at_k)
+        sizes = (*at_q.shape[:-2], rows, -1)
+        repeated = replace(batch, q_positions=at_q.expand(sizes), k_positions=at_k.expand(sizes))
+        once, again = (call.answers(copy.deepcopy(encoding), setting) for call in (shared, repeated))
+        off = max(off, shared.difference(once, again, causal))
+    if encoding.length_dependent:
+        lengths = torch.tensor([1, 2, 3]) * setting.train_length
+        off = max(off, _alone(encoding, setting, replace(batch, lengths=lengths), causal))
+    return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
+
+
+def _alone(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bool) -> float:
+    """How far the answers of a batch are from those of its rows, one at a time."""
+    together, off = batch.answers(copy.deepcopy(encoding), setting, attend=True), 0.0
+    for row in range(len(batch.x)):
+        alone = batch.part(rows=slice(row, row + 1))
+        if alone.q_positions.dim() == 2:
+            at_q, at_k = alone.q_positions[0].int(), alone.k_positions[0].int()
+            alone = replace(alone, q_positions=at_q, k_positions=at_k)
+        if isinstance(alone.lengths, Tensor):
+            alone = replace(alone, lengths=int(alone.lengths))
+        answers = alone.answers(copy.deepcopy(encoding), setting, attend=True)
+        expected = {name: answer[row, None] for name, answer in together.items()}
+        off = max(off, alone.difference(answers, expected, causal))
+    return off
+
+
+def _transposed_in_memory(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
+    """Tokens of a run, and tokens scattered in no order, are answered as in calls of one query and two keys.
+
+    Where a bias reads keys or inputs it may add them up, so there all keys are kept.
+    """
+    need_any(encoding)
+    causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
+    lengths = fixed_length(encoding, setting)
+    run = torch.arange(setting.within(24))[None]
+    run = run.expand(axes, 1, -1) if axes > 1 else run
+    scattered = [setting.scattered(1, 24, axes, stream) for stream in (6, 7)]
+    for at_q, at_k in ((run, run), scattered):
+        whole = Call.at(setting, at_q, at_k, lengths=lengths)
+        expected = whole.answers(copy.deepcopy(encoding), setting)
+        everything = torch.arange(at_k.shape[-1])
+        pairs = setting.random(len(everything)).argsort().split(2)
+        reads = encoding.reads_keys or encoding.reads_input
+        for query, keys in enumerate(pairs):
+            queries = torch.tensor([query])
+            asked = [(HOOKS[:2], keys), (HOOKS[2:], everything)] if reads else [(HOOKS, keys)]
+            for hooks, kept in asked:
+                call = whole.part(queries=queries, keys=kept)
+                answers = call.answers(copy.deepcopy(encoding), setting, hooks)
+                picked = {name: _pick(name, expected[name], queries, kept) for name in answers}
+                off = max(off, call.difference(answers, picked, causal))
+    return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
+
+
+def _pick(name: str, answer: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Of an answer for all tokens, that for some."""
+    if name == "bias":
+        return answer[:, :, queries][..., keys]
+    return answer.index_select(-2, queries if name == "q" else keys)
+
+
+def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
+    """A token's answer is the same in rows of 1 to 4096 tokens, all at once, a lone query or the last few.
+
+    Expected is what one call with the longest row says. The others go through one more copy, one after
+    the other, with positions given and left out in turn, and end with short rows after long ones. One length
+    comes first in low precision, through a copy of its own: what a class keeps by length is then low.
+    """
+    need_any(encoding)
+    causal, longest = causal_only(encoding, setting), setting.within(COUNT)
+    tokens = Call.repeating(
+        setting, longest, key_heads(encoding, setting), fixed_length(encoding, setting)
+    )
+    expected = _Row.of(copy.deepcopy(encoding), tokens, longest, longest, given=True)
+    odd = setting.within(_ODD)
+    with contextlib.suppress(Exception):  # said elsewhere
+        low = torch.bfloat16
+        _Row.of(copy.deepcopy(encoding).to(low), tokens.to(low), odd, odd, given=False)
+    lengths = [*setting.octaves(COUNT)[1:].tolist(), odd, longest, 1, 2, 3]
+    calls = [(length, 1) for length in lengths]
+    calls += [(length, count) for length in lengths[::4] for count in (length, (length + 2) // 3)]
+    used, off, worst = copy.deepcopy(encoding), 0.0, (0, 0)
+    for index, (length, count) in enumerate(calls):
+        row = _Row.of(used, tokens, length, count, given=index % 2 == 0)
+        change = row.difference(expected, encoding, setting, causal)
+        off, worst = max((off, worst), (change, (length, count)))
+    sentence = (
+        _DIFFER if off <= ONE_ANSWER else f"{_DIFFER}, most with {worst[1]} queries and {worst[0]} keys"
+    )
+    return Measurement(off <= ONE_ANSWER, off, "relative", sentence)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The answers for the last tokens of a row, as `Call.answers` has them; but a bias stays a description."""
+
+    length: int
+    count: int
+    answers: dict[str, Tensor]
+    bias: Bias | None
+
+    @classmethod
+    def of(
+        cls, encoding: PositionEncoding, tokens: Call, length: int, count: int, *, given: bool
+    ) -> _Row:
+        """
+        Args:
+            tokens: A row at least as long.
+            given: Whether positions are passed or left out.
+        """
+        hooks, answers = hooks_of(encoding), {}
+        row = tokens.part(queries=slice(length - count, length), keys=slice(length))
+        at_q, at_k = (row.q_positions, row.k_positions) if given else (None, None)
+        if "embed" in hooks:
+            own = row.q_positions if given or count < length else None
+            answers["embed"] = encoding.embed(row.x[:, length - count :].clone(), own)
+        if "bias" in hooks:
+            bias = encoding.bias(row.q, row.k, at_q, at_k, x=row.x)
+        if "rotate" in hooks:
+            answers["q"], answers["k"] = encoding.rotate(
+                row.q.clone(), row.k.clone(), at_q, at_k, lengths=row.lengths
+            )
+            if count == 1:  # as a cache has it: the new key alone
+                at = row.q_positions if given else row.q_positions[0]
+                new = row.q.clone(), row.k[:, :, -1:].clone()
+                _, answers["new"] = encoding.rotate(*new, at, at, lengths=row.lengths)
+        return cls(length, count, answers, bias if "bias" in hooks else None)
+
+    def difference(
+        self, whole: _Row, encoding: PositionEncoding, setting: Setting, causal: bool
+    ) -> float:
+        """The largest difference from the same tokens in a longer row, which has all of its queries."""
+        last = slice(self.length - self.count, self.length)
+        places = {
+            "embed": last,
+            "q": last,
+            "k": slice(self.length),
+            "new": slice(self.length - 1, self.length),
+        }
+        off = 0.0
+        for name, answer in self.answers.items():
+            source = whole.answers["k" if name == "new" else name]
+            off = max(off, difference(answer, source[..., places[name], :]))
+        for query in {0, self.count // 2, self.count - 1}:
+            where = last.start + query
+            seen = slice(where + 1 if causal else self.length)
+            mine = _row_of_bias(self.bias, query if self.count > 1 else None, seen, encoding, setting)
+            its = _row_of_bias(whole.bias, where, seen, encoding, setting)
+            off = max(off, difference(mine, its))
+        return off
+
+
+def _row_of_bias(
+    bias: Bias | None, query: int | None, keys: slice, encoding: PositionEncoding, setting: Setting
+) -> Tensor:
+    """The bias of one query, or of the only one, with some keys, as the softmax sees it."""
+    if bias is None:
+        return torch.zeros(1)
+    if query is None:
+        dense = dense_bias(bias, encoding, setting, torch.float64)[..., keys]
+    else:
+        some = SumBias(tuple(part.block(slice(query, query + 1), keys) for part in parts_of(bias)))
+        dense = dense_bias(some, encoding, setting, torch.float64)
+    return centred(dense, torch.ones(1, 1, 1, 1, dtype=torch.bool))
+
+
+def grouped_queries(encoding: PositionEncoding, setting: Setting) -> Measurement:
+    """Fewer key heads, each shared by a run of query heads, answer as the same keys repeated.
+
+    Or the encoding refuses them, in words that name heads.
+    """
+    if not hooks_of(encoding) & {"rotate", "bias"}:
+        raise NotApplicable("it does nothing to queries and keys")
+    heads = setting.num_heads
+    fewer = [count for count in range(1, heads) if heads % count == 0]
+    if not fewer:
+        raise NotApplicable("there is one head")
+    causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
+    at_q, at_k = (setting.scattered(2, n, axes, stream) for n, stream in ((5, 6), (7, 7)))
+    lengths = fixed_length(encoding, setting)
+    for kv_heads in fewer:
+        shared = Call.at(setting, at_q, at_k, kv_heads=kv_heads, lengths=lengths)
+        k, v = (_repeated(tensor, heads) for tensor in (shared.k, shared.v))
+        expected = replace(shared, k=k, v=v).answers(copy.deepcopy(encoding), setting, attend=True)
+        try:
+            answers = shared.answers(copy.deepcopy(encoding), setting, attend=True)
+        except (ValueError, NotImplementedError) as error:
+            if "head" not in str(error):
+                raise
+            return Measurement(True, kv_heads, "heads", f"refuses {{}} key heads: {error}")
+        if "k" in answers:
+            answers["k"] = _repeated(answers["k"], heads)
+        off = max(off, shared.difference(answers, expected, causal))
+    return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """Each key head as often as query heads share it."""
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
