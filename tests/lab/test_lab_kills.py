@@ -14,19 +14,19 @@ from lab_cases import numbers, tiny, users_environment
 
 from ordinate.lab.train import train_and_evaluate
 
-CONFIG = tiny("alibi", steps=400, checkpoint_every=7, validate_every=50)
+_SETTINGS = {"steps": 400, "checkpoint_every": 7, "validate_every": 50}
 _SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {cases!r})
-from test_lab_kills import CONFIG
+from lab_cases import tiny
 from ordinate.lab.train import train_and_evaluate
-train_and_evaluate(CONFIG, Path(sys.argv[1]))
+train_and_evaluate(tiny("alibi", **{settings}), Path(sys.argv[1]))
 """
 
 
 def _start(directory: Path) -> subprocess.Popen:
-    script = _SCRIPT.format(cases=str(Path(__file__).parent))
+    script = _SCRIPT.format(cases=str(Path(__file__).parent), settings=_SETTINGS)
     return subprocess.Popen(
         [sys.executable, "-c", script, str(directory)],
         env=users_environment(),
@@ -43,7 +43,7 @@ def _steps(directory: Path) -> int:
 @pytest.mark.plain
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_steps_it_ends_with_the_same_numbers(tmp_path, times):
-    train_and_evaluate(CONFIG, tmp_path / "whole")
+    train_and_evaluate(tiny("alibi", **_SETTINGS), tmp_path / "whole")
     rng, kills = random.Random(0), 0
     killed = tmp_path / "killed"
     while kills < times:
@@ -58,5 +58,5 @@ def test_killed_at_random_steps_it_ends_with_the_same_numbers(tmp_path, times):
         process.stderr.close()
         kills += 1
         assert not (killed / "result.json").exists()
-    train_and_evaluate(CONFIG, killed)
+    train_and_evaluate(tiny("alibi", **_SETTINGS), killed)
     assert numbers(killed) == numbers(tmp_path / "whole")
