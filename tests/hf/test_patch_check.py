@@ -7,7 +7,7 @@ import importlib
 import pytest
 import torch
 import transformers
-from patch_models import _TINY, build, left_padding, tokens
+from patch_models import _TINY, MODELS, build, left_padding, logits, tokens
 
 from ordinate.hf import patch, unpatch
 
@@ -54,6 +54,24 @@ def test_a_padded_prompt_may_be_fed_in_pieces(name):
     expected = run()
     patch(model)
     assert torch.equal(run(), expected)
+
+
+@pytest.mark.parametrize("name", ["T5", "UMT5", "T5Gemma"])
+def test_one_encoded_row_serves_all_rows_that_decode_it(name):
+    """Their attention repeats it; some callers count on that, for several answers to one text."""
+    model = build(name) if name in MODELS else sharp(t5gemma())
+    given = {"input_ids": tokens(batch=1), "decoder_input_ids": tokens(batch=2, length=5)}
+    expected = logits(model, **given)
+    patch(model)
+    torch.testing.assert_close(logits(model, **given), expected, **close)
+
+
+def t5gemma():
+    torch.manual_seed(0)
+    part = _TINY | {"head_dim": 16, "sliding_window": 8}
+    return transformers.T5GemmaForConditionalGeneration(
+        transformers.T5GemmaConfig(encoder=part, decoder=part)
+    )
 
 
 SIGHT = {

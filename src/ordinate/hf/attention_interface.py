@@ -139,6 +139,8 @@ def _terms(
     window: int | None,
 ) -> dict[str, Any] | None:
     """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
+    if query.shape[0] != key.shape[0]:
+        return None  # PyTorch's own attention repeats the one row of an encoder
     if isinstance(mask, Visible):
         terms = mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -35,8 +35,9 @@ def _is_ours(site: Site, mask: object, queries: Tensor, source: Tensor | None = 
     """
     if site.bypassed or not isinstance(mask, Visible):
         return False
-    fits = mask.fits(queries.shape[1], None if source is None else source.shape[1])
-    return fits and mask.terms() is not None
+    keys = None if source is None else source.shape[1]
+    alike = source is None or source.shape[0] == queries.shape[0]
+    return alike and mask.fits(queries.shape[1], keys) and mask.terms() is not None
 
 
 def _own_mask(site: Site, mask: Any) -> Any:
