@@ -48,13 +48,17 @@ def _qwen_vl(name: str, interleaved: bool) -> Callable[[], nn.Module]:
         sections = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
         if interleaved:
             sections["mrope_interleaved"] = True
-        text = _TINY | {"head_dim": 16, "rope_parameters": sections}
+        text = _TINY | {"head_dim": 16, "rope_parameters": sections, "vocab_size": VOCABULARY + 4}
+        marks = ["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"]
+        special = {mark: VOCABULARY + place for place, mark in enumerate(marks)}
         vision = {
             "depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2,
             "intermediate_size": 64, "out_hidden_size": 64, "deepstack_visual_indexes": [],
             "num_position_embeddings": 16,
         }  # fmt: skip
-        config = getattr(transformers, f"{name}Config")(text_config=text, vision_config=vision)
+        config = getattr(transformers, f"{name}Config")(
+            text_config=text, vision_config=vision, **special
+        )
         return getattr(transformers, f"{name}ForConditionalGeneration")(config)
 
     return make

@@ -10,6 +10,7 @@ import transformers
 from patch_models import _TINY, MODELS, build, left_padding, logits, tokens
 
 from ordinate.hf import patch, unpatch
+from ordinate.hf.patch_rotary import Turn
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -175,6 +176,34 @@ def test_layers_that_are_rewritten_here_are_asked_too(name, monkeypatch):
     monkeypatch.setattr(layers, "attend", forgets)
     with pytest.raises(ValueError, match=r"model must answer as before .* apart \(decoding\)"):
         patch(build(name))
+
+
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL"])
+def test_images_and_video_are_asked(name, monkeypatch):
+    """Only where there is an image do the axes of a position differ."""
+    assert patch(build(name)).asked[-2:] == ("pixel_values", "pixel_values_videos")
+    monkeypatch.setattr(
+        Turn, "_positions", lambda self, k_len: (flat_positions(self), flat_positions(self))
+    )
+    with pytest.raises(ValueError, match=r"model must answer as before .* apart \(pixel_values\)"):
+        patch(build(name))
+
+
+def flat_positions(turn):
+    return turn.positions[:1].expand_as(turn.positions)
+
+
+@pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
+def test_a_model_without_a_head_decodes_too(name):
+    model = build(name)
+    model = (
+        model.model
+        if name == "Llama 2"
+        else model.transformer
+        if name == "BLOOM"
+        else transformers.T5Model(model.config)
+    )
+    assert patch(model).asked == ("tokens", "padding", "decoding")
 
 
 def test_asking_leaves_a_model_as_it_was():

@@ -147,11 +147,11 @@ def _generate(model: Any, given: dict[str, Any], pieces: int | None = None) -> A
 def _decode(model: Any, given: dict[str, Any]) -> Answer:
     """What a model without a head makes of tokens that come one at a time."""
     given = _given(model, given)
-    out = model(**given, use_cache=True)
+    out, following = model(**given, use_cache=True), given["input_ids"]
     name = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
     found: Answer = {}
     for step in range(STEPS):
-        given[name] = given["input_ids"][:, step : step + 1]
+        given[name] = following[:, step : step + 1]
         if name == "input_ids":
             mask = given["attention_mask"]
             given["attention_mask"] = torch.cat((mask, mask.new_ones(len(mask), 1)), dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -110,8 +111,8 @@ def _forms(model: Any, kind: Kind) -> Iterator[dict[str, Any]]:
         return
     sizes = {"image_sizes": torch.tensor([[size, size]] * ROWS)} if "image_sizes" in names else {}
     between = [(2,)] if kind.name == "video" else [(), (1,), (2,), (3,), (5,)]
-    for images in between:
-        yield {kind.argument: some(ROWS, *images, channels, size, size)} | sizes
+    for images, more in itertools.product(between, [sizes, {}] if sizes else [{}]):
+        yield {kind.argument: some(ROWS, *images, channels, size, size)} | more
 
 
 def beside_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
