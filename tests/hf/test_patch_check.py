@@ -206,6 +206,23 @@ def test_a_model_without_a_head_decodes_too(name):
     assert patch(model).asked == ("tokens", "padding", "decoding")
 
 
+def test_asking_puts_no_hook_on_a_layer_twice():
+    """transformers puts hooks on layers at the first call that wants hidden states, as LLaVA's does, and notes it."""
+    torch.manual_seed(0)
+    config = transformers.LlavaConfig(
+        text_config=_TINY | {"model_type": "llama"},
+        vision_config=SIGHT | {"model_type": "clip_vision_model", "num_hidden_layers": 2},
+        image_token_id=90, image_seq_length=4,
+    )  # fmt: skip
+    model = sharp(transformers.LlavaForConditionalGeneration(config))
+    report = patch(model)
+    assert report.checked, report
+    assert "pixel_values" in report.asked
+    tower = model.model.vision_tower
+    states = tower(torch.zeros(1, 3, 16, 16), output_hidden_states=True).hidden_states
+    assert len(states) == 1 + config.vision_config.num_hidden_layers
+
+
 def test_asking_leaves_a_model_as_it_was():
     """Some keep the state of their last call: positions of images, recurrences, frequencies that grew."""
     model = recurrent_gemma().train()

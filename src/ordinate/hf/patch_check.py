@@ -71,10 +71,16 @@ def _said(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """Modules hold their mode, states of recurrences, positions of images and frequencies that grew."""
-    held = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    """Modules hold their mode, hooks, states of recurrences, positions of images and frequencies that grew."""
+    held = [(module, dict(vars(module))) for module in model.modules()]
+    tables = [
+        (table, dict(table))
+        for _, attributes in held
+        for table in attributes.values()
+        if isinstance(table, dict)
+    ]
     # Falcon's eager code adds ALiBi twice, its sdpa code once, as it was trained.
-    doubled = [m.config for m, *_ in held if type(m).__name__ == "FalconModel" and m.config.alibi]
+    doubled = [m.config for m, _ in held if type(m).__name__ == "FalconModel" and m.config.alibi]
     doubled = [config for config in doubled if config._attn_implementation == "eager"]
     for config in doubled:
         config._attn_implementation_internal = "sdpa"
@@ -83,11 +89,9 @@ def _as_it_was(model: Any) -> Iterator[None]:
     finally:
         for config in doubled:
             config._attn_implementation_internal = "eager"
-        for module, attributes, buffers in held:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._buffers.clear()
-            module._buffers.update(buffers)
+        for table, before in [*((vars(module), attributes) for module, attributes in held), *tables]:
+            table.clear()
+            table.update(before)
 
 
 def _requests(model: Any) -> dict[str, Callable[[Any], Answer]]:
