@@ -113,8 +113,7 @@ class RichProgress(Progress):
         self._bars.stop()
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
-        if self._task is not None:
-            self._bars.remove_task(self._task)
+        self._remove()
         self._label, self._note, self._started = f"{run}: {phase}", "", time.monotonic()
         self._task = self._bars.add_task(self._label, total=total, completed=done, note="")
 
@@ -123,8 +122,14 @@ class RichProgress(Progress):
         self._bars.update(self._task, completed=done, note=note)
 
     def end(self) -> None:
+        self._remove()
         note = f", {self._note}" if self._note else ""
         self.say(f"{self._label}{note}, {_clock(time.monotonic() - self._started)}")
+
+    def _remove(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, markup=False, soft_wrap=True)
