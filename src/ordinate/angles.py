@@ -65,20 +65,21 @@ def angles(
         tensor([-0.9900, -0.7113], dtype=torch.float64)
     """
     inv_freq = speeds if isinstance(speeds, Tensor) else speeds.inv_freq
+    at = positions + offset if offset else positions  # a sum that overflows does so by whole turns
+    if near:
+        return at.double() * inv_freq
     looked = positions.device.type == "cpu" and not somebody_looks_on(positions)
-    if near or (looked and _are_near(positions)):
-        return (positions + offset).double() * inv_freq
+    if looked and _are_near(positions):
+        return at.double() * inv_freq
     _, turns, rest = speeds_of(inv_freq) if isinstance(speeds, Tensor) else speeds
-    exact = ((positions + offset) * turns).double()  # a sum that overflows does so by whole turns too
-    radians = torch.add((positions.double() + offset) * rest, exact, alpha=_UNIT)
+    whole = positions.double() + offset
+    radians = torch.add(whole * rest, (at * turns).double(), alpha=_UNIT)
     if inv_freq.requires_grad:  # integers have no gradient
-        radians = radians + (positions.double() + offset) * (inv_freq - inv_freq.detach())
+        radians = radians + whole * (inv_freq - inv_freq.detach())
     if not looked:
         return radians
     # What is far changes no bit of what is near.
-    return torch.where(
-        (positions > -_NEAR) & (positions < _NEAR), (positions + offset).double() * inv_freq, radians
-    )
+    return torch.where((positions > -_NEAR) & (positions < _NEAR), at.double() * inv_freq, radians)
 
 
 def _are_near(positions: Tensor) -> bool:
