@@ -58,6 +58,13 @@ def attend(*args: Any, shapes: dict | None = None, **kwargs: Any) -> Any:
     return attention(*qkv(**(shapes or {})), *args, **kwargs)
 
 
+def second_derivative(encoding: Any, impl: str) -> Any:
+    q = torch.randn(2, 4, 5, 8, requires_grad=True)
+    out = ordinate.attention(q, q, q, encoding, causal=True, impl=impl)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    return torch.autograd.grad(first.sum(), q)
+
+
 def swapped(index: int, tensor: Any, **shapes: int) -> list:
     tensors = list(qkv(**shapes))
     tensors[index] = tensor
@@ -161,6 +168,8 @@ CASES: list[Case] = [
     ("scale is True", lambda: attend(scale=True), TypeError, r"scale must be a number, got True"),
     ("unknown impl", lambda: attend(impl="flash"), ValueError, r"impl must be one of 'auto', .*'chunked', 'reference', got 'flash'"),
     ("unknown impl explained", lambda: ordinate.explain(*qkv(), impl="flash"), ValueError, r"impl must be one of .* got 'flash'"),
+    ("second derivatives by sdpa", lambda: second_derivative(None, "sdpa"), NotImplementedError, r"impl must be 'reference' for second derivatives, got 'sdpa'"),
+    ("second derivatives by chunked", lambda: second_derivative(ALiBi(4), "chunked"), NotImplementedError, r"impl must be 'reference' for second derivatives, got 'chunked'"),
     ("impl that cannot", lambda: attend(ALiBi(4), causal=True, window=3, impl="sdpa"), NotImplementedError, r"impl='sdpa' cannot do this call: a bias \(LinearBias\).*; window"),
     # positions
     ("float positions", lambda: attend(_rope, q_positions=zeros(5)), TypeError, r"q_positions must be an integer tensor, got torch.float32"),
