@@ -145,7 +145,7 @@ def _generate(model: Any, given: dict[str, Any], pieces: int | None = None) -> A
         pad_token_id=0 if settings.pad_token_id is None else settings.pad_token_id,
         logits_processor=LogitsProcessorList([force]),
     )  # fmt: skip
-    return {"logits": [*torch.stack(found.logits, dim=1).float()]}
+    return {"logits": [*torch.stack(found.logits, dim=1).cpu()]}
 
 
 def _decode(model: Any, given: dict[str, Any]) -> Answer:
@@ -170,23 +170,26 @@ def _rows(out: Any, mask: Tensor | None) -> Answer:
     for name, value in out.items():
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
             continue
-        rows = [*value.float()]
+        rows = [*value.cpu()]  # logits of images are long, and a GPU may be full of weights
         if mask is not None and value.shape[:2] == mask.shape:
-            rows = [row[real.to(row.device)] for row, real in zip(rows, mask.bool(), strict=True)]
+            rows = [row[real.cpu()] for row, real in zip(rows, mask.bool(), strict=True)]
         found[name] = rows
     return found
 
 
 def difference(before: Answer, after: Answer, rows: slice, exact: bool) -> float:
-    """How far two answers are apart, in parts of their size; NaN where only one has it counts as infinite.
+    """How far two answers are apart, in parts of their size; NaN or a shape that only one has is infinite.
 
     Args:
         exact: Whether every token counts. In low precision a token may go to another expert, and what is said
             of a row is what is so for half of its tokens.
     """
     apart = 0.0
+    if _shapes(before) != _shapes(after):
+        return float("inf")
     for name, theirs in before.items():
         for a, b in zip(theirs[rows], after[name][rows], strict=True):
+            a, b = a.float(), b.float()
             if not torch.equal(a.isnan(), b.isnan()):
                 return float("inf")
             width = a.shape[-1] if a.dim() else 1
@@ -194,6 +197,10 @@ def difference(before: Answer, after: Answer, rows: slice, exact: bool) -> float
             size, axis = (a.norm(), None) if exact else (a.norm(dim=-1), -1)
             apart = max(apart, float(((b - a).norm(dim=axis) / size.clamp(min=1e-30)).median()))
     return apart
+
+
+def _shapes(answer: Answer) -> dict[str, list[torch.Size]]:
+    return {name: [row.shape for row in rows] for name, rows in answer.items()}
 
 
 def is_exact(model: Any) -> bool:
