@@ -19,12 +19,6 @@ Rules = list[tuple[str, Any]]
 
 def rules_of(function: Callable) -> Rules | None:
     """The rules a mask function is made of, each with what it was given; None if one is not known."""
-    from transformers import masking_utils as theirs
-
-    if function is theirs.causal_mask_function:
-        return [("causal", None)]
-    if function is theirs.bidirectional_mask_function:
-        return [("both ways", None)]
     noted: Rules | None = getattr(function, "ordinate_rules", None)
     if noted is None and not torch.compiler.is_compiling():
         code = getattr(function, "__code__", None)
@@ -72,6 +66,8 @@ def note_rules() -> None:
     """Have transformers' factories of mask functions note their rules; the functions stay what they are."""
     from transformers import masking_utils as theirs
 
+    theirs.causal_mask_function.ordinate_rules = [("causal", None)]  # type: ignore[attr-defined]
+    theirs.bidirectional_mask_function.ordinate_rules = [("both ways", None)]  # type: ignore[attr-defined]
     for name, rules in _FACTORIES.items():
         factory = getattr(theirs, name)
         if hasattr(factory, "ordinate_factory"):
