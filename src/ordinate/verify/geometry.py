@@ -27,6 +27,7 @@ from .setting import Setting
 
 _FAR = 2**20
 _FURTHEST_SHIFT = 1_000_003
+_FURTHEST_DISTANCE = 2**17
 
 
 def boundedness(encoding: PositionEncoding, setting: Setting) -> Measurement:
@@ -170,7 +171,7 @@ def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measure
         )
     sentence = f"{{}} of {count - 1} steps rise"
     if hooks_of(encoding) == {"bias"}:  # of which far distances are as quickly seen
-        far = bias_by_distance(encoding, setting, setting.octaves(_FAR))
+        far = bias_by_distance(encoding, setting, setting.octaves(_FURTHEST_DISTANCE))
         if bool((far.diff(dim=-1) > ROUNDING * far.abs().amax()).any()):
             return Measurement(False, 0, "steps", f"{sentence}, further out some do")
     if not bool((steps < -noise).any()):

@@ -164,10 +164,11 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
     far = torch.arange(setting.within(2 * setting.train_length))[None, -near.shape[1] :]
     heads, lengths = key_heads(encoding, setting), fixed_length(encoding, setting)
     call = Call.at(setting, near, near, lengths=lengths)
+    elsewhere = replace(call, q_positions=far, k_positions=far)
     before = [
         call.to(torch.bfloat16),
         call.to(torch.float32),
-        replace(call, q_positions=far, k_positions=far),
+        elsewhere,
         replace(call, x=-call.x, q=-call.q, k=-call.k),
         replace(call, k=call.k[:, :heads], v=call.v[:, :heads]),
         Call.at(setting, near[:, :9].repeat(2, 1), near[:, :9].repeat(2, 1), lengths=lengths),
@@ -188,7 +189,7 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
         many
     )  # what was returned is the caller's: no later call may write on it
     with contextlib.suppress(Exception):
-        before[2].copied().outputs(many)
+        elsewhere.copied().outputs(many)
     repeats.append(held)
     differing = sum(_count_different(first, repeat) for repeat in repeats)
     differing += _remembered(encoding, call)

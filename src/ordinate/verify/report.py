@@ -15,6 +15,7 @@ from .setting import Setting
 NOT_TRIED = (
     "rows of more than 4,096 tokens",
     "positions below 0 or beyond 1,048,576",
+    "most distances beyond 131,072",
     "other sizes",
     "a change at the hundredth call or later",
     "what other instances leave behind",

@@ -206,7 +206,8 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
     furthest = max(16 * length, 2**20)
     octaves = setting.octaves(furthest)
     outer = octaves[octaves >= length]
-    for positions in (beyond, outer, furthest - 7 + torch.arange(8)):
+    # One by one: a bias may make a table of all distances between the keys of a call.
+    for positions in (beyond, *outer.split(1), furthest - 7 + torch.arange(8)):
         seen = signature(encoding, setting, positions)
         if not bool(torch.isfinite(seen).all()):
             at = int(positions[~torch.isfinite(seen).all(dim=-1)][0])

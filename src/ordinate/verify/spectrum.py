@@ -18,7 +18,7 @@ from .order import ROUNDING
 from .report import Measurement, NotApplicable, short
 from .setting import COUNT, Setting
 
-_FAR = 2**20
+_FAR = 2**17  # distances: some biases make a table that long
 _IMPURE = 2.0**-20  # relative: what is left of a channel once its tone is taken out
 _MISREAD = 1e-4  # relative: how well a frequency is known from a few thousand positions
 _STILL = 1e-9  # radians a position: nothing that turns is slower
