@@ -22,6 +22,7 @@ from ordinate.lab import checkpoint, cluster
 from ordinate.lab.claim import claim, claim_file, last_host
 from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.config import RunConfig
+from ordinate.lab.failures import RunFailed
 from ordinate.lab.progress import Progress
 from ordinate.lab.records import Sweep, read_run, read_runs, sha256_of
 from ordinate.lab.train import train_and_evaluate
@@ -367,14 +368,20 @@ def test_two_drivers_at_once_do_every_run_once(two_workers, tmp_path):
 @pytest.mark.slow
 def test_a_run_at_fault_is_raised_when_the_others_are_done(two_workers, tmp_path):
     sweep, progress = sweep_of(), Noted()
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "alibi-0").write_text("in the way")
-    with pytest.raises(OSError, match="alibi-0"):
-        run_on_cluster(sweep, tmp_path, "auto", progress)
+
+    def broken(directory: Path):
+        if directory.name == "alibi-0":
+            raise OSError("no listener for alibi-0")
+        return ()
+
+    with pytest.raises(RunFailed, match="alibi-0 failed: no listener for alibi-0"):
+        run_on_cluster(sweep, tmp_path, "auto", progress, observers=broken)
     states = finished(sweep, tmp_path)
     assert states.pop("alibi-0") != "finished"
     assert set(states.values()) == {"finished"}
-    assert any(sentence.startswith("alibi-0 failed: ") for sentence in progress.sentences)
+    where = tmp_path / "failures.log"
+    assert f"alibi-0 failed: no listener for alibi-0 (details in {where})" in progress.sentences
+    assert "in broken" in where.read_text()
 
 
 @pytest.mark.slow

@@ -16,10 +16,11 @@ import torch
 from lab_cases import accidents, numbers, some_text, tiny, users_environment
 
 from ordinate.lab import checkpoint, sweep, workers
+from ordinate.lab.failures import RunFailed, as_raised
 from ordinate.lab.progress import PlainProgress, Progress
-from ordinate.lab.records import Sweep, read_runs
+from ordinate.lab.records import NoRoom, Sweep, read_runs
 from ordinate.lab.sweep import check_memory, how_many_at_once, plan, run_all
-from ordinate.lab.workers import RunFailed, usable_cores
+from ordinate.lab.workers import usable_cores
 
 
 def sweep_of(*arms: str, **changes) -> Sweep:
@@ -71,6 +72,13 @@ def test_an_error_in_a_process_comes_back_or_one_that_can(tmp_path):
     assert isinstance(error, OSError)
     assert error.filename == str(tmp_path / "file")
     assert workers._outcome(tiny(), tmp_path / "rope-0", Progress(), accidents) == (None, "")
+
+
+def test_what_the_user_can_mend_is_raised_as_it_is_and_the_rest_in_a_sentence():
+    for error in (NoRoom("no room"), MemoryError("too large"), FileExistsError(17, "exists", "file")):
+        assert as_raised(error, "rope-0 failed") is error
+    for error in (ConnectionResetError(104, "reset"), KeyError("x")):
+        assert str(as_raised(error, "rope-0 failed")) == "rope-0 failed"
 
 
 def command(out: Path, text: str, *more: str) -> list[str]:

@@ -153,11 +153,11 @@ def _compare(
     _check_packages(tensorboard, cluster)
     # Only now: these import torch, and a mistyped option should be answered at once.
     from ..lab.cluster import ClusterError, run_on_cluster
+    from ..lab.failures import RunFailed
     from ..lab.processes import Processes
     from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
     from ..lab.sweep import check_memory, check_room, how_many_at_once, run_all, unreached
-    from ..lab.workers import RunFailed
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)

@@ -25,7 +25,7 @@ from ..extras import how_to_install
 from . import checkpoint, words
 from .claim import claim, last_host
 from .config import RunConfig
-from .failures import FILE, log_failure, one_line
+from .failures import FILE, as_raised, log_failure, one_line
 from .progress import Progress
 from .records import Sweep, read_run, sha256_of
 from .sweep import begin
@@ -228,8 +228,9 @@ class _Dispatch:
         except RayTaskError as error:  # the run itself failed, and would again
             where = log_failure(job.out, f"{job.name} failed", str(error))
             cause = error.cause if isinstance(error.cause, Exception) else error
-            self.failed.append(cause)
-            self.progress.say(f"{job.name} failed: {one_line(cause)}{where}")
+            sentence = f"{job.name} failed: {one_line(cause)}{where}"
+            self.failed.append(cause if isinstance(cause, ClusterError) else as_raised(cause, sentence))
+            self.progress.say(sentence)
         except RayError as error:  # its worker, or its machine, is gone
             host = last_host(job.directory)
             lost = f"{job.name} lost its worker{f' on {host}' if host else ''}"

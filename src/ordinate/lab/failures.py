@@ -5,7 +5,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from .records import NoRoom
+
 FILE = "failures.log"
+
+
+class RunFailed(RuntimeError):
+    """A run that stopped with an error, or whose process was lost."""
+
+
+def as_raised(error: Exception, sentence: str) -> Exception:
+    """What a run's error is to the comparison: itself where it says all there is to say, or the sentence."""
+    if isinstance(error, (MemoryError, NoRoom)) or (isinstance(error, OSError) and error.filename):
+        return error
+    return RunFailed(sentence)
 
 
 def one_line(error: BaseException) -> str:

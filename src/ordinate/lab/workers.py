@@ -26,7 +26,7 @@ from typing import Any
 from . import checkpoint
 from .claim import claim
 from .config import RunConfig
-from .failures import log_failure, one_line
+from .failures import RunFailed, as_raised, log_failure, one_line
 from .progress import Progress
 from .train import Observer, train_and_evaluate
 
@@ -34,10 +34,6 @@ Observers = Callable[[Path], Iterable[Observer]]
 
 # Of a process with PyTorch, before it holds a model.
 PROCESS_BYTES = 300_000_000
-
-
-class RunFailed(RuntimeError):
-    """A run that stopped with an error, or whose process was lost."""
 
 
 def usable_cores() -> int:
@@ -80,7 +76,7 @@ def run_side_by_side(
 
     Raises:
         RunFailed: Some were not done; the others were.
-        OSError, MemoryError: That is why the first of them was not.
+        OSError, MemoryError: That is why the first of them was not: there is no room, or a file in the way.
     """
     _Team(configs, out, progress, observers).run(workers)
 
@@ -154,13 +150,13 @@ class _Team:
             del self.workers[worker.connection]
             worker.dismiss()
 
-    def _note(self, name: str, error: BaseException | None, details: str) -> None:
+    def _note(self, name: str, error: Exception | None, details: str) -> None:
         if error is None:
             self.progress.run_done()
             return
         where = log_failure(self.out, f"{name} failed", details)
         sentence = f"{name} failed: {one_line(error)}{where}"
-        self.failed.append(error if isinstance(error, (OSError, MemoryError)) else RunFailed(sentence))
+        self.failed.append(as_raised(error, sentence))
         self.progress.say(sentence)
 
     def _lose(self, worker: _Worker) -> None:
