@@ -1,6 +1,6 @@
 """How long `torch.compile` takes for models as transformers has them and patched by ordinate, and how many graphs.
 
-    PYTHONPATH=src python3 benchmarks/compile_patched.py --out DIR [--only NAME …] [--smoke]
+    PYTHONPATH=src python3 benchmarks/compile_patched.py --out DIR [--only NAME …] [--rounds N] [--smoke]
 
 Forward and backward of models with random weights and four layers, in bfloat16 on one CUDA device (float32 on the
 CPU), batch 1. Each number is of a process of its own with empty caches of compiled code; the two take turns.
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROUNDS, STEPS = 3, 20
+STEPS = 20
 MODELS = ("Llama", "gpt-oss", "T5", "BLOOM")
 
 
@@ -101,9 +101,9 @@ def in_a_process(name: str, patched: bool, tiny: bool) -> dict[str, Any]:
     return json.loads(found.stdout.splitlines()[-1])
 
 
-def row(name: str, tiny: bool) -> dict[str, Any]:
+def row(name: str, tiny: bool, rounds: int) -> dict[str, Any]:
     taken: dict[str, list[dict[str, Any]]] = {"transformers": [], "ordinate": []}
-    for _ in range(1 if tiny else ROUNDS):
+    for _ in range(rounds):
         for by, found in taken.items():
             found.append(in_a_process(name, by == "ordinate", tiny))
     made: dict[str, Any] = {"model": name}
@@ -125,6 +125,9 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=MODELS)
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="processes each, of which the median counts"
+    )
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("--patched", action="store_true", help=argparse.SUPPRESS)
@@ -144,7 +147,7 @@ def main() -> None:
     }
     asked.out.mkdir(parents=True, exist_ok=True)
     for name in asked.only:
-        record["rows"].append(row(name, asked.smoke))
+        record["rows"].append(row(name, asked.smoke, asked.rounds))
         print(json.dumps(record["rows"][-1]), flush=True)
         (asked.out / "compile_patched.json").write_text(json.dumps(record, indent=1) + "\n")
 
