@@ -79,7 +79,7 @@ def test_no_option_of_any_encoding_fills_the_memory():
         ("alibi:num_heads=1000000000", r"num_heads must be at most 1048576, got 1000000000"),
         ("rope:head_dim=2000000000", r"head_dim must be at most 1048576, got 2000000000"),
         ("sinusoidal:d_model=2000000000", r"d_model must be at most 1048576, got 2000000000"),
-        ("t5:max_distance=1000000000", r"max_distance must be at most 16777216, got 1000000000"),
+        ("t5:max_distance=1000000000", r"max_distance must be at most 1048576, got 1000000000"),
         ("learned:max_positions=1000000000", r"numbers in the table of learned must be at most 268435456"),
         ("learned:offset=1000000000", r"numbers in the table of learned must be at most 268435456"),
         ("shaw:max_distance=16777216", r"numbers in the table of shaw must be at most 268435456"),

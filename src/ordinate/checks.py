@@ -99,7 +99,7 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> int:
     return value
 
 
-#: The most heads, channels or buckets there may be: lists and tables grow with each of them.
+#: The most heads, channels, buckets or distances in buckets: lists and tables grow with each of them.
 LARGEST_SIZE = 2**20
 #: The longest distance that an encoding makes a list or a table of.
 LARGEST_DISTANCE = 2**24

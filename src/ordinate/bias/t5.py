@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..checks import LARGEST_DISTANCE, check_bool, check_size
+from ..checks import check_bool, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype, constant
@@ -92,7 +92,7 @@ class T5Bias(PositionEncoding):
         if bidirectional and num_buckets % 2:
             raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
         exact = num_buckets // (4 if bidirectional else 2)
-        max_distance = check_size("max_distance", max_distance, most=LARGEST_DISTANCE)
+        max_distance = check_size("max_distance", max_distance)  # a list has an entry for each distance
         if max_distance <= exact:
             raise ValueError(
                 f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"
