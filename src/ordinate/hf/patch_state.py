@@ -153,8 +153,9 @@ class _NamedByCall:
         """Nothing: transformers makes a dataclass of every class of configs, and this adds no field."""
 
     @property
-    def _attn_implementation(self) -> str:
-        named = self.__dict__["_attn_implementation_internal"]
+    def _attn_implementation(self) -> Any:
+        # A config that is being made has none yet.
+        named: Any = self.__dict__.get("_attn_implementation_internal")
         # Another one may have been chosen after the patch.
         return self.ordinate_before if named == NAME and self.ordinate_patch.bypassed else named
 
