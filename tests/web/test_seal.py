@@ -61,8 +61,10 @@ def test_a_request_without_a_host_or_with_two_is_refused():
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:3000", "http://localhost:7860", ""]
-)
+    "origin",
+    ["http://evil.example", "null", "http://127.0.0.1:3000", "http://localhost:7860", "", "http://[127.0.0.1:7860",
+     "file://127.0.0.1:7860", "http://127.0.0.1:7860@evil.example"],
+)  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 def test_another_website_is_refused_even_where_it_runs_on_this_machine(origin, method):
     refused = ask({**OWN, "origin": origin}, method=method)

@@ -78,7 +78,8 @@ class Sealed:
         if self.names is not None:
             if len(hosts) != 1 or _hostname(hosts[0]) not in self.names:
                 return f"Host must be a name of this machine, got {_short(hosts)}"
-            if any(urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+            own = [f"{scheme}://{hosts[0]}".lower() for scheme in ("http", "https")]
+            if any(origin.lower() not in own for origin in origins):
                 return f"Origin must be the page's own, got {_short(origins)}"
         reads = scope.get("method", "GET") in ("GET", "HEAD") and scope["type"] == "http"
         if not reads and any(
