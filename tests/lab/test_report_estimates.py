@@ -239,6 +239,13 @@ def test_intervals_of_falls_of_accuracy_hold_the_truth_at_least_19_times_in_20(b
     assert inside(falls, before - after) >= 0.94
 
 
+@pytest.mark.parametrize("share", [0.0, 1e-140, 0.5, 1.0])
+@pytest.mark.parametrize("size", [5e-324, 1e-170, 1e60])
+def test_an_error_of_any_size_has_an_interval(share, size):
+    """Records may hold numbers that no test of a model gives."""
+    assert Error(size, share).half_width(2.0) >= 0.0
+
+
 # Several claims
 
 

@@ -55,10 +55,10 @@ class Error(NamedTuple):
         if self.share is None or self.size == 0:
             return t * self.size
         varied = self.share * (1 - self.share)
-        count = varied / self.size**2 or 1.5 / self.size
+        count = varied / self.size / self.size or 1.5 / self.size
         shrunk = 1 / (1 + t * t / count)
         centre = abs(0.5 - self.share) * (1 - shrunk)
-        return centre + t * shrunk * math.sqrt(varied / count + (t / count) ** 2 / 4)
+        return centre + t * shrunk * math.hypot(math.sqrt(varied / count), t / count / 2)
 
 
 @dataclass(frozen=True)
