@@ -6,6 +6,7 @@ gets right says nothing about positions. A solver answers one token at a time, w
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections import Counter
@@ -66,10 +67,16 @@ def mirrored_pair(text: str) -> str:
 
 def mirrored_pair_and_the_one_before(text: str) -> str:
     """Add the two digits, and carry what those before them make by themselves."""
+    return carried_from(1, text)
+
+
+def carried_from(places: int, text: str) -> str:
+    """Add the two digits, and carry what so many places before them make."""
     question, _, answer = text.partition("=")
     one, two = question.split("+")
-    at = len(answer)
-    carry = at > 0 and _place(one, at - 1) + _place(two, at - 1) > 9
+    at, carry = len(answer), 0
+    for before in range(max(0, at - places), at):
+        carry = _place(one, before) + _place(two, before) + carry > 9
     return str((_place(one, at) + _place(two, at) + carry) % 10)
 
 
@@ -121,6 +128,10 @@ def last_bit(text: str) -> str:
     return re.findall(r"\d", text)[-1]
 
 
+def last_read(text: str) -> str:
+    return re.findall(r"r(\d)|^w(\d)", text)[-1][0] or text[1]
+
+
 def first_bit(text: str) -> str:
     return text[1]
 
@@ -135,7 +146,7 @@ SHORTCUTS = {
     "addition": (mirrored_pair, mirrored_pair_and_the_one_before, nines),
     "passkey": (digits_in_order, last_digits, commonest),
     "induction": (commonest, one_of_the_least_common, twelve_before, twenty_four_before),
-    "flipflop": (last_bit, first_bit, commoner_bit),
+    "flipflop": (last_bit, last_read, first_bit, commoner_bit),
 }
 
 
@@ -193,3 +204,9 @@ def test_a_shortcut_is_no_better_than_the_baseline(name, shortcut, length):
     config = RunConfig("none", evaluation_tokens=512 * length, train_length=64, lengths=(length,))
     chance = task.baseline(task.test_sequences(config, length)).accuracy
     assert share_right(task, shortcut, length, count=count) <= chance + 0.05
+
+
+@pytest.mark.parametrize(("length", "places"), [(64, 3), (256, 8), (1000, 16)])
+def test_in_longer_numbers_carries_come_from_farther(length, places):
+    shortcut = functools.partial(carried_from, places)
+    assert share_right(TASKS["addition"](), shortcut, length, count=192) <= 0.05

@@ -209,8 +209,8 @@ class Reverse(Copy):
 class Addition(Problem):
     """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``.
 
-    Whoever adds without carries, or carries one place far, gets no answer right of three digits or more, and in long
-    numbers carries run through dozens of places. A fifth of all pairs of numbers is never trained on, and tests are on
+    Whoever adds without carries, or carries one place far, gets no answer right of three digits or more, and the longer
+    the numbers, the longer carries run. A fifth of all pairs of numbers is never trained on, and tests are on
     those alone.
     """
 
@@ -243,12 +243,12 @@ class Addition(Problem):
         one, two = torch.randint(0, 10, (2, count, digits), generator=rng)
         nine = torch.rand(count, digits, generator=rng) < 0.5 + 0.4 * torch.rand(count, 1, generator=rng)
         nine[:, -1] = False  # nothing is carried into the ones
-        if digits > 2:  # somewhere a carry begins and is handed on
-            begins = torch.randint(2, digits, (count, 1), generator=rng)
-            starts = torch.arange(digits) == begins
-            one = torch.where(starts, one.clamp(min=1), one)
-            two = torch.where(starts, torch.maximum(two, 10 - one), two)
-            nine = (nine & ~starts) | (torch.arange(digits) == begins - 1)
+        if digits > 2:  # somewhere a carry begins, and half of the places before it or more hand it on
+            at, begins = torch.arange(digits), torch.randint(2, digits, (count, 1), generator=rng)
+            ends = (begins * 0.5 * torch.rand(count, 1, generator=rng)).ceil()
+            one = torch.where(at == begins, one.clamp(min=1), one)
+            two = torch.where(at == begins, torch.maximum(two, 10 - one), two)
+            nine = (nine & (at != begins)) | ((ends <= at) & (at < begins))
         return torch.stack((one, torch.where(nine, 9 - one, two)), dim=1)
 
     @staticmethod
@@ -345,9 +345,10 @@ class FlipFlop(Problem):
     """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
 
     A tenth of the instructions write, a tenth read, the rest are to be ignored. Training asks for every read. Scored
-    are reads that directly follow an ignored bit and come after a second write, where copying the last bit, or the
-    first, is right half the time; after another read or a write the last bit is the answer. Variants score all
-    reads, ignore more (98 %: the last write is far away) and less (10 %: there are many others).
+    is the first read of what was written, if it directly follows an ignored bit and comes after a second write: there
+    the last bit, the last that was read and the first are right half the time. After a write or another read the last
+    bit is the answer, and what was read once can be had from there. Variants score all reads, ignore more (98 %: the
+    last write is far away) and less (10 %: there are many others).
     """
 
     minimum_length = 16
@@ -367,13 +368,20 @@ class FlipFlop(Problem):
         each = (1 - {"sparse": 0.98, "dense": 0.1}.get(variant, 0.8)) / 2
         writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
+        scored = variant not in ("training", "all reads")
+        if (
+            scored
+        ):  # nobody reads between the last write and the end, so that the read there is a first one
+            reads[:, :-1] &= last_write[:, :-1] != last_write[:, -1:]
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
         instructions[writes], instructions[reads] = ord("w"), ord("r")
         asked = reads
-        if variant not in ("training", "all reads"):
+        if scored:
             after_ignored = torch.nn.functional.pad(~writes & ~reads, (1, -1))
-            asked = reads & after_ignored & (last_write > 0)
+            count = reads.cumsum(1)
+            first = count - count.gather(1, last_write) == 1
+            asked = reads & first & after_ignored & (last_write > 0)
         text = torch.stack((instructions, bits + ord("0")), dim=2).flatten(1)
         return text, torch.stack((torch.zeros_like(asked), asked), dim=2).flatten(1)
 
