@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -185,7 +186,8 @@ def test_the_control_has_the_same_targets_each_with_exactly_the_training_length_
     assert torch.equal(chosen[1], 1 + torch.arange(0, 64, 4))
     assert torch.equal(chosen.unique(), torch.arange(64))  # every place of a stretch, in one or another
     many = config_of(1 << 19, 64, train_length=8)
-    assert task.controlled(many).shape[1] == 64 // 8  # there are enough
+    assert task.controlled(replace(many, steps=10_000)).shape[1] == 64 // 8  # there are enough
+    assert task.controlled(many).numel() <= many.steps * many.batch  # training has fewer
 
 
 def test_tests_are_spread_over_the_whole_validation_text():
