@@ -15,8 +15,10 @@ from synthetic_records import rewrite, sign, write_sweep
 from ordinate.cli.app import run
 from ordinate.lab import checkpoint
 from ordinate.lab.config import RunConfig, run_names
+from ordinate.lab.figures import charts
 from ordinate.lab.gather import gather
 from ordinate.lab.records import Sweep, read_run
+from ordinate.lab.report import read_report
 from ordinate.lab.sweep import plan, run_all
 from ordinate.web import answers, records_zip
 
@@ -194,6 +196,31 @@ def test_names_of_many_arms_take_no_longer_each():
     assert len(set(run_names(arms, [0]).values())) == 5000
     assert time.monotonic() - before < 2
     assert max(map(len, run_names(arms, [0]).values())) < 200
+
+
+@pytest.mark.parametrize("lost", ["loss", "validation"])
+def test_models_without_any_loss_have_a_report(tmp_path, lost):
+    """A solved task may come to exactly 0."""
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0, 1, 2), steps=8)
+    for run in (tmp_path / "runs").iterdir():
+        if lost == "loss":
+            rewrite(run, lambda one: {**one, "loss": 0.0} if one["kind"] == "evaluation" else one)
+        else:
+            rewrite(
+                run, lambda one: {**one, "loss": one["step"] - 4} if one["kind"] == "validation" else one
+            )
+    assert "nats" in answers.lab_report("en", tmp_path).summary
+
+
+def test_a_seed_that_is_far_worse_than_the_others_is_drawn(tmp_path):
+    """One standard deviation below the mean of three such losses is no loss."""
+    write_sweep(tmp_path, ["rope", "alibi"], seeds=(0, 1, 2), extensions=(), steps=8)
+    rewrite(
+        tmp_path / "runs/rope-1", lambda one: {**one, "loss": 1e5} if one.get("length") == 512 else one
+    )
+    (chart,) = (one for one in charts(read_report(tmp_path).summary) if one.key == "perplexity")
+    assert min(chart.curves[0].low) == 1.0
+    assert chart.y_ticks
 
 
 def test_a_command_that_cannot_be_taken_apart_is_refused(folder):

@@ -161,8 +161,8 @@ def _with_margins(curve: Curve, values: Sequence[Estimate]) -> Curve:
 
 
 def _perplexity_of(loss: float) -> float:
-    """e to the loss, for an axis that ends at 1e87: no model is worse than that in an interesting way."""
-    return math.exp(min(loss, 200.0))
+    """e to the loss, for an axis from 1, below which no band makes sense, to 1e87, above which no model does."""
+    return math.exp(max(0.0, min(loss, 200.0)))
 
 
 def _perplexity(summary: Summary, styles: dict[str, Style]) -> Chart:

@@ -344,7 +344,7 @@ def _in_length_cost(base: Arm, extended: Arm) -> str:
     after = extended.in_length.loss if extended.in_length else None
     if not before or not after:
         return ""
-    return f", for {words.percent(after.mean / before.mean - 1)} of loss at the training length"
+    return f", for {words.change(before.mean, after.mean)} of loss at the training length"
 
 
 # Noise

@@ -80,8 +80,8 @@ def past_best(summary: Summary) -> str:
     past = []
     for arm in summary.arms:
         if arm.best_step is not None:
-            rise = arm.validation[-1][1].mean / dict(arm.validation)[arm.best_step].mean - 1
-            past.append(f"{arm.label} ({words.percent(rise)} since step {arm.best_step})")
+            rise = words.change(dict(arm.validation)[arm.best_step].mean, arm.validation[-1][1].mean)
+            past.append(f"{arm.label} ({rise} since step {arm.best_step})")
     if not past:
         return ""
     text = f"Trained past their best: the validation loss was lower before the end for {words.listed(past)}."

@@ -249,7 +249,7 @@ def _spread(arm: Arm) -> Cell:
         return Cell(words.NOTHING)
     if loss.spread is None:
         return Cell("one seed", None, "a spread needs at least two seeds")
-    share = loss.spread / loss.mean
+    share = loss.spread / loss.mean if loss.mean else 0.0
     return Cell(f"{share * 100:.2f}", share, words.plural(len(loss.values), "seed"))
 
 

@@ -27,6 +27,16 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{value * 100:+.{digits}f} %".replace("-", "−")
 
 
+def change(before: float, after: float) -> str:
+    """What a loss became, as a share of what it was; a solved task may have had none.
+
+    Example:
+        >>> change(2.0, 2.1), change(0.0, 0.25)
+        ('+5.0 %', '+0.250 nats')
+    """
+    return percent(after / before - 1) if before else f"{signed(after)} nats"
+
+
 def signed(value: float, digits: int = 3) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
