@@ -205,6 +205,21 @@ def folder_of(name: str) -> Callable[[Path], Any]:
     return write
 
 
+def half_of_the_files(path: Path) -> None:
+    """As after a download that was interrupted: an index, and the first of the files it names."""
+    path.mkdir()
+    weights("q_proj.weight", "k_proj.weight")(path / "model-1-of-2.safetensors")
+    files = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def both_files(path: Path) -> None:
+    """As Mistral publishes them: the same weights twice, each in its own layout."""
+    path.mkdir()
+    weights("q_proj.weight", "k_proj.weight")(path / "model.safetensors")
+    weights("wq.weight", "wk.weight")(path / "consolidated.safetensors")
+
+
 _ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
 CASES = [
@@ -244,6 +259,8 @@ CASES = [
     ("no rotation", lambda: convert(weights("q_proj.weight"), config=LEARNED), ConfigError, r"config must be of a model with RoPE, got GPT-2"),
     ("pickled weights", lambda: convert(folder_of("pytorch_model.bin"), name="model"), ValueError, r"source must hold weights as safetensors, got pytorch_model.bin"),
     ("no weights", lambda: convert(folder_of("README.md"), name="model"), ValueError, r"source must hold weights as safetensors, got none"),
+    ("half of the weights", lambda: convert(half_of_the_files, name="model"), ValueError, r"source must hold every file that model.safetensors.index.json names, got no 'model-2-of-2.safetensors'"),
+    ("weights in both layouts", lambda: convert(both_files, name="model"), ValueError, r"source must hold its weights once, got projections named wq and q_proj"),
     ("an empty file", lambda: convert(lambda path: path.write_bytes(b"")), ValueError, r"source must be a safetensors file, got own.safetensors of 0 bytes"),
     ("text", lambda: convert(lambda path: path.write_text("weights")), ValueError, r"source must be a safetensors file, got own.safetensors of 7 bytes"),
     ("a header past its file", lambda: convert(lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}")), ValueError, r"source must be a safetensors file, got own.safetensors of 10 bytes"),

@@ -202,12 +202,13 @@ def test_names_of_many_arms_take_no_longer_each():
 def test_models_without_any_loss_have_a_report(tmp_path, lost):
     """A solved task may come to exactly 0."""
     write_sweep(tmp_path, ["rope", "alibi"], seeds=(0, 1, 2), steps=8)
-    for run in (tmp_path / "runs").iterdir():
+    for folder in (tmp_path / "runs").iterdir():
         if lost == "loss":
-            rewrite(run, lambda one: {**one, "loss": 0.0} if one["kind"] == "evaluation" else one)
+            rewrite(folder, lambda one: {**one, "loss": 0.0} if one["kind"] == "evaluation" else one)
         else:
             rewrite(
-                run, lambda one: {**one, "loss": one["step"] - 4} if one["kind"] == "validation" else one
+                folder,
+                lambda one: {**one, "loss": one["step"] - 4} if one["kind"] == "validation" else one,
             )
     assert "nats" in answers.lab_report("en", tmp_path).summary
 

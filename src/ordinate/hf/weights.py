@@ -28,7 +28,7 @@ from .partial import whole_or_not_at_all
 from .plan import ConfigError, LayerPlan
 from .reader import MOST_HEADS, Reader
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
-from .source import load
+from .source import check_settings, load
 
 _PROJECTION = re.compile(r"\.(?P<side>[qk])_proj\.(weight|bias)$|\.w(?P<meta>[qk])\.weight$")
 _LATENT = re.compile(r"\.(q_b_proj|kv_a_proj_with_mqa)\.(weight|bias)$")  # DeepSeek
@@ -117,6 +117,13 @@ def _weights(source: Path) -> list[SafetensorsFile]:
     if not paths:
         other = next((path.name for path in source.iterdir() if path.suffix in _OTHER_WEIGHTS), "none")
         raise ValueError(f"source must hold weights as safetensors, got {other}")
+    held = [path.name for path in paths]
+    for index in source.glob("*.safetensors.index.json") if source.is_dir() else ():
+        for name in check_settings(load(index).get("weight_map"), "weight_map").values():
+            if name not in held:
+                raise ValueError(
+                    f"source must hold every file that {index.name} names, got no {short(name)}"
+                )
     return [SafetensorsFile.open(path) for path in paths]
 
 
@@ -140,11 +147,14 @@ def _check(
                 and not tensor.name.endswith((".weight", ".bias"))
             ):
                 raise ValueError(f"source must hold plain weights and biases, got {short(tensor.name)}")
-    sides = {"q": 0, "k": 0}
+    sides, metas = {"q": 0, "k": 0}, set()
     for name in converted:
         found = _PROJECTION.search(name)
         if found:
             sides[found["side"] or found["meta"]] += 1
+            metas.add(found["side"] is None)
+    if len(metas) > 1:  # Meta's and transformers' files of one model are in different layouts
+        raise ValueError("source must hold its weights once, got projections named wq and q_proj")
     if sides["q"] and not sides["k"] and not any(_LATENT.search(name) for name in converted):
         raise ValueError(
             f"source must hold keys as well as queries, got {sides['q']} projections of queries"
