@@ -352,6 +352,7 @@ def test_tables_and_gains_do_not_decay_and_tables_learn_at_their_own_rate():
     groups = make_optimizer(make_model(config), config).param_groups
     decays = {(group["factor"], group["weight_decay"], group["params"][0].dim()) for group in groups}
     assert decays == {(1.0, 0.1, 2), (1.0, 0.0, 1), (7.0, 0.0, 2)}
+    assert {(group["betas"], group["eps"]) for group in groups} == {((0.9, 0.95), 1e-8)}
 
 
 def test_the_learning_rate_climbs_then_falls_to_a_tenth():
@@ -489,27 +490,32 @@ def test_no_purpose_of_any_seed_shares_its_random_numbers_with_another(monkeypat
     assert len(made) == len(set(made)) == 20 * 5
 
 
-def test_a_gradient_longer_than_clip_is_cut_to_it_and_a_shorter_one_is_not(tmp_path):
-    def reached_optimizer(clip: float) -> list[float]:
+def test_a_gradient_longer_than_clip_is_cut_to_it_and_the_rate_is_the_recorded_one(tmp_path):
+    def reached_optimizer(clip: float) -> tuple[list[float], list[float]]:
         lengths: list[float] = []
+        rates: list[float] = []
 
         class Measuring(torch.optim.AdamW):
             def step(self, closure=None):
                 grads = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
                 lengths.append(torch.cat(grads).norm().item())
+                assert all(
+                    g["lr"] == g["factor"] * self.param_groups[0]["lr"] for g in self.param_groups
+                )
+                rates.append(self.param_groups[0]["lr"])
                 return super().step(closure)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.optim, "AdamW", Measuring)
-            train_and_evaluate(tiny(clip=clip), tmp_path / str(clip))
-        return lengths
+            train_and_evaluate(tiny("learned", clip=clip), tmp_path / str(clip))
+        return lengths, rates
 
-    free = reached_optimizer(1e9)
-    assert free == pytest.approx(
-        [line["grad_norm"] for line in numbers(tmp_path / "1000000000.0") if line["kind"] == "train"]
-    )
+    free, rates = reached_optimizer(1e9)
+    lines = [line for line in numbers(tmp_path / "1000000000.0") if line["kind"] == "train"]
+    assert free == pytest.approx([line["grad_norm"] for line in lines])
+    assert rates == [line["learning_rate"] for line in lines]
     clip = sorted(free)[4]
-    cut = reached_optimizer(clip)
+    cut, _ = reached_optimizer(clip)
     recorded = [line["grad_norm"] for line in numbers(tmp_path / str(clip)) if line["kind"] == "train"]
     assert max(recorded) > 1.05 * clip  # what is recorded is the length before
     assert min(recorded) < clip
