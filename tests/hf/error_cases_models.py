@@ -31,6 +31,7 @@ from ordinate.hf import (
     unpatch,
 )
 from ordinate.hf.partial import whole_or_not_at_all
+from ordinate.hf.patch_state import site_of
 from ordinate.hf.visible import Visible
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
@@ -113,6 +114,16 @@ def two_turns_without_attention() -> Any:
     cos, sin = model.model.rotary_emb(x, torch.arange(3)[None])
     for _ in range(2):
         modeling_llama.apply_rotary_pos_emb(x, x, cos, sin)
+
+
+def late_turn_of_a_static_cache() -> None:
+    site = site_of(dynamic().model.layers[0].self_attn)
+    rule = {"mask_function": lambda b, h, q, k: q > k, "q_length": 1, "kv_length": 8}
+    site.patch.here.late = None, None, 16
+    try:
+        site.patch.refuse_late(Visible(rule | {"q_offset": torch.tensor(3)}))
+    finally:
+        site.patch.here.late = None
 
 
 def part_of_a_key_in_a_stream() -> Any:
@@ -234,13 +245,14 @@ CASES = [
     ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),
     ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys turn anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),
     ("register without transformers", register_without_transformers, ImportError, r"register_attention needs transformers: pip install 'ordinate\[hf\]'"),
-    ("what no mask has", lambda: Visible({}).rule, AttributeError, r"'Visible' object has no attribute 'rule'"),
+    ("what no mask has", lambda: Visible({"mask_function": min}).rule, AttributeError, r"'Visible' object has no attribute 'rule'"),
     ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),
     ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
     ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),
     ("pickle a patched model", lambda: pickle.dumps(patched()), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
     ("pickle a patched BLOOM", lambda: pickle.dumps(patched("BLOOM")), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
     ("a gap beside a cache", gap_beside_a_cache, NotImplementedError, r"position_ids must be consecutive with a cache and a scaling that depends on the length.*got others"),
+    ("keys that turn late in a static cache under a mask of other rules", late_turn_of_a_static_cache, NotImplementedError, r"past_key_values must not be a static cache where cached keys turn anew .* got a static one"),
     ("two turns without attention", two_turns_without_attention, NotImplementedError, r"queries and keys must be turned together and then attend.*got a layer that does it in another way"),
     ("part of a key in a stream", part_of_a_key_in_a_stream, NotImplementedError, r"keys must be turned whole where cached keys turn anew.*got 4 of 16 channels"),
     ("Falcon with an odd mask", falcon_with_an_odd_mask, NotImplementedError, r"attention_mask must be causal, with padding at most, for Falcon's ALiBi, got another kind"),

@@ -23,10 +23,8 @@ from .mask_rules import rules_of
 def make_visible(**arguments: Any) -> Visible:
     """The mask function of the attention implementation ``"ordinate"``."""
     given = arguments.get("attention_mask")
-    if isinstance(
-        given, Visible
-    ):  # made for a model around this one, or by `generate` for a static cache
-        return given
+    if isinstance(given, Visible):
+        return given  # made for a model around this one, or by `generate` for a static cache
     if isinstance(given, Tensor) and given.dim() == 2:
         # What is past the end of it is no token. Here, so that a static cache's masks have one length.
         missing = arguments.get("kv_offset", 0) + arguments["kv_length"] - given.shape[1]
