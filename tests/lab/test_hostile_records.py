@@ -190,6 +190,14 @@ def test_four_thousand_seeds_are_read_in_a_moment(folder):
     assert time.monotonic() - before < 15
 
 
+def test_lengths_and_extensions_do_not_multiply_beyond_all_bounds():
+    many = {"lengths": list(range(1, 40_001)), "extensions": ["yarn"] * 40_000}
+    with pytest.raises(
+        ValueError, match="lengths times extensions must be at most 10000, got 1600040000"
+    ):
+        RunConfig.from_dict({**RunConfig("rope").to_dict(), **many})
+
+
 def test_names_of_many_arms_take_no_longer_each():
     arms = [f"rope:base={'1' * 200}{number}" for number in range(5000)]
     before = time.monotonic()

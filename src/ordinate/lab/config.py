@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalog import parse
-from ..checks import check_int
+from ..checks import check_at_most, check_int
 from ..rotate.rope import RoPE
 
 # Letters of a folder's name that are of the spec: file systems take 255 in all.
 _LONGEST_NAME = 150
+# Tests of one model; a file of a megabyte could name thousands of millions.
+_MOST_TESTS = 10_000
 #: The recipe that turns a config into numbers, and the fields that say so. Raised with every change of either.
 FORMAT = 3
 # Fields that records of an older format, which are still read, do not have; with what was done then.
@@ -123,6 +125,8 @@ class RunConfig:
             )
         if list(frozen["lengths"]) != sorted(set(frozen["lengths"])):
             raise ValueError(f"lengths must go up, got {frozen['lengths']!r:.60}")
+        tests = len(frozen["lengths"]) * (1 + len(frozen["extensions"]))
+        check_at_most("lengths times extensions", tests, _MOST_TESTS)
         return cls(**frozen)
 
     def to_dict(self) -> dict[str, Any]:
