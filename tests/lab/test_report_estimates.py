@@ -149,6 +149,12 @@ def test_arms_apart_on_a_text_too_small_to_tell_are_not_told_apart():
     assert len(compare(table, lambda a, b, confidence: 150.0).groups) == 2
 
 
+def test_text_is_asked_for_as_much_certainty_as_all_pairs_together_need():
+    asked = []
+    compare(noise(4, 5, [1.0] * 4)[0], lambda a, b, confidence: asked.append(confidence))
+    assert asked == [pytest.approx(1 - 0.05 / 6)] * 6
+
+
 def test_groups_are_the_largest_sets_that_hold_no_pair_told_apart():
     for _ in range(200):
         apart = {pair for pair in combinations(range(6), 2) if draw.random() < 0.4}
