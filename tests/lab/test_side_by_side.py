@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing import spawn
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from ordinate.lab import checkpoint, sweep, workers
 from ordinate.lab.failures import RunFailed, as_raised
 from ordinate.lab.progress import PlainProgress, Progress
 from ordinate.lab.records import NoRoom, Sweep, read_runs
+from ordinate.lab.stopping import asked_to_stop
 from ordinate.lab.sweep import check_memory, how_many_at_once, plan, run_all
 from ordinate.lab.workers import usable_cores
 
@@ -92,7 +95,9 @@ def command(out: Path, text: str, *more: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.plain
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("how", ["Ctrl-C", "the parent is killed", "twice"])
+@pytest.mark.parametrize(
+    "how", ["Ctrl-C", "the parent is killed", "twice", "SIGTERM to the parent", "SIGTERM to all"]
+)
 def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path, how):
     text, out = some_text(tmp_path / "text"), tmp_path / "out"
     environment = users_environment()
@@ -109,6 +114,10 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
         time.sleep(0.002)
     if how == "the parent is killed":
         process.kill()
+    elif how == "SIGTERM to the parent":
+        process.terminate()
+    elif how == "SIGTERM to all":
+        os.killpg(process.pid, signal.SIGTERM)
     else:
         for _ in range(2 if how == "twice" else 1):
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
@@ -120,7 +129,7 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
             time.sleep(0.01)
         for run in runs:
             assert 20 <= checkpoint.load(run / "checkpoint.safetensors").step < 250
-    if how == "Ctrl-C":
+    if how == "Ctrl-C" or "SIGTERM" in how:
         assert (
             said.splitlines()[-1] == f"stopped; ordinate compare --resume --out {out} goes on from here"
         )
@@ -129,6 +138,32 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
     assert subprocess.run(again, env=environment, check=False).returncode == 0
     for run in runs:
         assert numbers(run) == numbers(tmp_path / "whole" / "runs" / run.name)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_while_a_process_starts_is_noted_after_it():
+    with pytest.raises(KeyboardInterrupt), asked_to_stop() as asked:  # noqa: PT012
+        with workers._no_ctrl_c_for_the_new():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not asked()
+        assert asked()
+
+
+def _of_the_script(directory: Path):
+    return ()
+
+
+def test_a_process_imports_the_script_only_for_what_is_in_it(monkeypatch):
+    script = ModuleType("__main__")
+    script.__file__ = "<stdin>"  # as of `python -`; importing that would fail
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    with workers._no_script_for_the_new(accidents):
+        assert "init_main_from_path" not in spawn.get_preparation_data("process")
+    assert sys.modules["__main__"] is script
+    monkeypatch.setattr(_of_the_script, "__module__", "__main__")
+    monkeypatch.setattr(script, "_of_the_script", _of_the_script, raising=False)
+    with workers._no_script_for_the_new(_of_the_script):
+        assert "init_main_from_path" in spawn.get_preparation_data("process")
 
 
 def steps(directory: Path) -> int:

@@ -14,13 +14,16 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from . import checkpoint
@@ -28,12 +31,16 @@ from .claim import claim
 from .config import RunConfig
 from .failures import RunFailed, as_raised, log_failure, one_line
 from .progress import Progress
+from .stopping import asked_to_stop
 from .train import Observer, train_and_evaluate
 
 Observers = Callable[[Path], Iterable[Observer]]
 
 # Of a process with PyTorch, before it holds a model.
 PROCESS_BYTES = 300_000_000
+
+# How often to look whether it is asked to stop, in seconds.
+_LOOK_EVERY = 0.2
 
 
 def usable_cores() -> int:
@@ -68,11 +75,12 @@ def run_side_by_side(
 ) -> None:
     """Do the runs of these directories that are not over, so many at once.
 
-    Called from a script, this needs ``if __name__ == "__main__":`` around it, for each process imports the
-    script anew. KeyboardInterrupt lets every run save a checkpoint first; a second one does not.
+    SIGINT (Ctrl-C) and SIGTERM let every run save a checkpoint before they become KeyboardInterrupt; a second
+    Ctrl-C does not.
 
     Args:
-        observers: What listens to a run, made in the process that does it: a function of a module.
+        observers: What listens to a run, made in the process that does it. A function of a module: one of a script
+            makes each process import the script anew, which then needs ``if __name__ == "__main__":``.
 
     Raises:
         RunFailed: Some were not done; the others were.
@@ -88,7 +96,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, observers), daemon=True)
-        with _ignoring_ctrl_c():  # the process inherits that, from its first moment on
+        with _no_ctrl_c_for_the_new(), _no_script_for_the_new(observers):
             self.process.start()
         theirs.close()
         self.progress, self.directory = progress, Path()
@@ -117,15 +125,15 @@ class _Team:
         self.failed: list[BaseException] = []
 
     def run(self, workers: int) -> None:
-        try:
-            for _ in range(min(workers, len(self.waiting))):
-                self._hire(self.progress.beside())
-            while self.workers:
-                for connection in wait(list(self.workers)):
-                    self._hear(self.workers[connection])  # type: ignore[index]
-        except BaseException:
-            self._stop()
-            raise
+        with asked_to_stop() as asked:
+            try:
+                for _ in range(min(workers, len(self.waiting))):
+                    self._hire(self.progress.beside())
+                while self.workers and not asked():
+                    for connection in wait(list(self.workers), _LOOK_EVERY):
+                        self._hear(self.workers[connection])  # type: ignore[index]
+            finally:
+                self._stop()
         if self.failed:
             raise self.failed[0]
 
@@ -193,15 +201,29 @@ def _end(code: int | None) -> str:
 
 
 @contextmanager
-def _ignoring_ctrl_c():
-    if threading.current_thread() is not threading.main_thread():
+def _no_ctrl_c_for_the_new() -> Iterator[None]:
+    """A process that starts here never sees Ctrl-C, from its first moment on; here one waits for the end."""
+    if sys.platform == "win32":
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # its start would let Ctrl-C in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _no_script_for_the_new(observers: Observers) -> Iterator[None]:
+    """A process that starts here imports the script that is run, or its standard input, only if it needs it."""
+    script = sys.modules["__main__"]
+    if b"__main__" not in pickle.dumps(observers):
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 # The process's side
@@ -210,15 +232,16 @@ def _ignoring_ctrl_c():
 def _work(connection: Connection, observers: Observers) -> None:
     """Do one run after the other, until there are no more or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells everybody, but the parent decides
-    signal.signal(signal.SIGTERM, _interrupted)
-    jobs: queue.SimpleQueue[tuple[RunConfig, Path] | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, jobs), daemon=True).start()
-    progress = _Forwarded(connection)
     try:
+        signal.signal(signal.SIGTERM, _interrupted)
+        jobs: queue.SimpleQueue[tuple[RunConfig, Path] | None] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(connection, jobs), daemon=True).start()
+        progress = _Forwarded(connection)
         while job := jobs.get():
             progress.tell("over", *_outcome(*job, progress, observers))
     except KeyboardInterrupt:
-        pass  # asked to stop; what there was to save is saved
+        # Asked to stop; what there was to save is saved. Whoever asks again is late.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _outcome(
