@@ -185,6 +185,7 @@ CASES = [
     ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
     ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),
     ("more threads than any machine has", lambda: plan(threads=1025, task="copy"), ValueError, r"threads must be at most 1024, got 1025"),
+    ("a flag that is no bool", lambda: plan(control=1, task="copy"), TypeError, r"control must be True or False, got 1"),
     ("an unknown preset", lambda: plan("quik"), ValueError, r"unknown preset 'quik'; did you mean 'quick'"),
     ("an unknown task", lambda: plan(task="copi"), ValueError, r"unknown task 'copi'; did you mean 'copy'"),
     ("an unknown encoding in a plan", lambda: plan(arms=["ropee"], task="copy"), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),

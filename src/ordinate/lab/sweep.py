@@ -14,7 +14,7 @@ import torch
 import ordinate
 
 from ..catalog import catalog, parse
-from ..checks import check_choice, check_number, check_positive_int, nearest
+from ..checks import check_bool, check_choice, check_number, check_positive_int, nearest
 from ..memory import free_memory
 from . import words
 from .build import make_encoding, make_model
@@ -110,6 +110,8 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
         raise ValueError(
             f"d_model must be a multiple of num_heads {config.num_heads}, got {config.d_model}"
         )
+    for name in ("compile", "deterministic", "control"):
+        check_bool(name, getattr(config, name))
     check_choice("dtype", config.dtype, ("float32", "bfloat16"))
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check_choice("device", config.device, is_there)
