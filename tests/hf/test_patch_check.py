@@ -193,6 +193,16 @@ def flat_positions(turn):
     return turn.positions[:1].expand_as(turn.positions)
 
 
+def test_an_option_that_is_off_keeps_no_layer_from_attending_by_ordinate():
+    """ModernBERT tells its attention that it need not be deterministic."""
+    sizes = _TINY | {"local_attention": 8, "cls_token_id": 1, "sep_token_id": 2}
+    torch.manual_seed(0)
+    model = sharp(transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes)))
+    report = patch(model)
+    assert report.checked, report
+    assert not report.left_alone
+
+
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
 def test_a_model_without_a_head_decodes_too(name):
     model = build(name)

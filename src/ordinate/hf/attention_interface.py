@@ -67,7 +67,9 @@ def attention_forward(
     """
     site = site_of(module)
     terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
-    unknown = [name for name in kwargs if name not in _WITHOUT_EFFECT and kwargs[name] is not None]
+    # What is off changes nothing: ModernBERT says that its kernels need not be deterministic.
+    asked = [name for name, value in kwargs.items() if value is not None and value is not False]
+    unknown = [name for name in asked if name not in _WITHOUT_EFFECT]
     ours = (
         terms is not None
         and not unknown
