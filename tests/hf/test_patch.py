@@ -517,6 +517,23 @@ def test_images_turn_by_their_three_coordinates(name):
     assert not torch.allclose(patched, flat, atol=1e-2)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["Qwen2", "Gemma 3", "Nemotron"])
+def test_a_decoder_that_is_to_see_both_ways_does_as_before(name, when):
+    """As files of embedding models say, GTE-Qwen2's; Nemotron's own code obeys it only where there is a mask."""
+    models = build(name), build(name)
+    if when == "after":
+        patch(models[1])
+    for model in models:
+        for module in (part for part in model.modules() if hasattr(part, "config")):
+            module.config.is_causal = False
+    if when == "before":
+        assert patch(models[1]).checked
+    for padded in (False, True):
+        expected, found = (logits(model, **inputs(model, mask=padded)) for model in models)
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
 def test_beams_sampling_and_assistants_work(name):
     model, ids = build(name), tokens()

@@ -143,19 +143,17 @@ def _terms(
     """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
     if query.shape[0] != key.shape[0]:
         return None  # PyTorch's own attention repeats the one row of an encoder
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if isinstance(mask, Visible):
         terms = mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        if terms is not None and terms["causal"] and not causal and mask.is_left_out():
-            terms = terms | {"causal": False}  # PaliGemma sees both ways where nothing is masked
-        return terms
-    if mask is not None or window is not None:
+        if terms is None or terms["causal"] == causal or not mask.is_left_out():
+            return terms
+    elif mask is not None:
         return None
-    # No mask at all: transformers then goes by the module, and a single query sees everything.
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if causal and query.shape[2] not in (1, key.shape[2]):
+    # No mask at all: transformers then goes by the module, as in PaliGemma, and a single query sees everything.
+    if window is not None or (causal and query.shape[2] not in (1, key.shape[2])):
         return None
-    return {"causal": bool(causal) and query.shape[2] > 1}
+    return {"causal": causal and query.shape[2] > 1}
 
 
 def _own_attention(
