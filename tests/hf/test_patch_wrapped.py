@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from patch_models import build, inputs, logits
+from patch_models import build, inputs, logits, tokens
 
 from ordinate.hf import patch
 
@@ -79,6 +79,25 @@ def test_a_patched_model_that_was_never_called_is_exported(strict):
         program = torch.export.export(model, (), given, strict=strict)
         found = program.module()(**given).logits
     torch.testing.assert_close(found, expected, **close)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    "name", ["BLOOM", *(pytest.param(x, marks=pytest.mark.slow) for x in ("Llama 2", "gpt-oss", "T5"))]
+)
+def test_an_exported_model_takes_rows_of_every_length(name):
+    """From two tokens on, as without a patch: nothing that is looked at while exporting narrows it."""
+    model = build(name)
+    given = inputs(model, mask=True) | {"use_cache": False}
+    length = torch.export.Dim("length", min=2, max=200)
+    shapes = dict.fromkeys(given) | {"input_ids": {1: length}, "attention_mask": {1: length}}
+    patch(model)
+    with torch.no_grad():
+        exported = torch.export.export(model, (), given, dynamic_shapes=shapes, strict=False).module()
+    for count in (2, 31):
+        given["input_ids"] = tokens(length=count)
+        given["attention_mask"] = torch.ones_like(given["input_ids"])
+        torch.testing.assert_close(exported(**given).logits, model(**given).logits, **close)
 
 
 @pytest.mark.slow

@@ -242,8 +242,7 @@ class Visible:
         if seen is None:
             return None
         if self._holes is None:
-            starts = (seen[:, 1:] & ~seen[:, :-1]).sum(-1) + seen[:, 0]
-            self._holes = torch.compiler.is_compiling() or bool((starts > 1).any())
+            self._holes = torch.compiler.is_compiling() or _has_holes(seen)
         return left_padded(seen) if self._holes else None
 
     def _find_terms(self) -> dict[str, Any]:
@@ -278,6 +277,12 @@ class Visible:
             return value[:, queries], value[:, keys]
         left, size = value["left_padding"].reshape(-1, 1), value["chunk_size"]
         return tuple(torch.div(i[None] - left, size, rounding_mode="floor") for i in (queries, keys))  # type: ignore[return-value]
+
+
+def _has_holes(seen: Tensor) -> bool:
+    """Whether any row of tokens starts more than once."""
+    starts = (seen[:, 1:] & ~seen[:, :-1]).sum(-1) + seen[:, 0]
+    return bool((starts > 1).any())
 
 
 def _matrices(given: Any) -> Any:
