@@ -203,6 +203,23 @@ def test_an_option_that_is_off_keeps_no_layer_from_attending_by_ordinate():
     assert not report.left_alone
 
 
+def test_what_attention_by_ordinate_answers_otherwise_is_the_models_own_again(monkeypatch):
+    """Whoever is to blame: the report says what was seen, and only the rotation is ordinate's."""
+    interface = importlib.import_module("ordinate.hf.attention_interface")
+    right = interface.attention
+    monkeypatch.setattr(
+        interface, "attention", lambda *given, **terms: right(*given, **(terms | {"window": None}))
+    )
+    model = build("Mistral")
+    expected = logits(model, input_ids=tokens())
+    report = patch(model)
+    assert report.checked
+    (layers,) = report.left_alone
+    assert layers.what.startswith("attention by ordinate does not answer as before: answers ")
+    assert layers.what.endswith(" of their size apart (tokens)")
+    torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
+
+
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
 def test_a_model_without_a_head_decodes_too(name):
     model = build(name)

@@ -140,7 +140,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
         seen = _compare(model, patching.patch, before)
     if seen.problem is not None and patching.may_turn_alone():
         unpatch(model)
-        why = f"its own code looks at how it attends ({seen.problem})"
+        why = f"attention by ordinate does not answer as before: {seen.problem}"
         patching = _Patching(model, impl, why).run()
         seen = _compare(model, patching.patch, before)
     if seen.problem is not None:
