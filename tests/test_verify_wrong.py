@@ -136,6 +136,32 @@ class WrongInRowsOf(Rotary):
         return positions
 
 
+class QueriesOffIn(Rotary):
+    """Right but in calls whose batch and numbers of queries and keys a test chooses."""
+
+    def __init__(self, wrong: Callable[[int, int, int], bool]) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        off = int(self.wrong(len(q), q.shape[2], k.shape[2]))
+        return self.turn(q, at_q + off, q), self.turn(k, at_k, q)
+
+
+class FirstRowOfPositionsIn(Rotary):
+    """Row 0's positions serve all rows in calls whose numbers of queries and keys a test chooses."""
+
+    def __init__(self, wrong: Callable[[int, int], bool]) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        at_q = at_q[:1] if self.wrong(q.shape[2], k.shape[2]) else at_q
+        return self.turn(q, at_q, q), self.turn(k, at_k, q)
+
+
 class CountsWherePositionsAreLeftOut(Rotary):
     """Queries that are fewer than keys start at 0."""
 
@@ -351,6 +377,12 @@ class StopsFarOut(Rotary):
         return positions.clamp(max=50_000)
 
 
+class WritesOnLongQueries(Rotary):
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        turned, k = super().rotate(q, k, q_positions, k_positions)
+        return q.copy_(turned) if q.shape[2] > 100 else turned, k
+
+
 class WritesOnKeysInBatches(Rotary):
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
         q, turned = super().rotate(q, k, q_positions, k_positions)
@@ -385,6 +417,20 @@ class FirstRowOfColumns(TwoAxes):
     def turn(self, x, positions, axis):
         if positions.dim() == 3:
             positions = torch.stack((positions[0], positions[1, :1].expand_as(positions[0])))
+        return super().turn(x, positions, axis)
+
+
+class SumOfAxes(TwoAxes):
+    """Reads both, but not which is which."""
+
+    def turn(self, x, positions, axis):
+        return super().turn(x, positions.sum(0) if positions.dim() == 3 else positions, axis)
+
+
+class ColumnsEndAt200(TwoAxes):
+    def turn(self, x, positions, axis):
+        if positions.dim() == 3:
+            positions = torch.stack((positions[0], positions[1].clamp(max=200)))
         return super().turn(x, positions, axis)
 
 
@@ -699,6 +745,18 @@ OTHERS = [
     ("codes start over at 5,000", "uniqueness", lambda: Codes(lambda p, x: p % 5000)),
     ("reads keys in silence", "decode equals prefill", lambda: KeyFeatures(_repeat_interleave, False)),
     ("reads lengths in silence", "decode equals prefill", DependsOnLengthsInSilence),
+    ("a few queries are off beyond 1,000 keys", "every length",
+     lambda: QueriesOffIn(lambda rows, q, k: 2 <= q <= 8 and k > 1000)),
+    ("more queries than keys are off", "gaps", lambda: QueriesOffIn(lambda rows, q, k: q > k)),
+    ("row 0's position for all lone queries beyond 1,000 keys", "rows apart",
+     lambda: FirstRowOfPositionsIn(lambda q, k: q == 1 and k > 1000)),
+    ("row 0's positions for all rows beyond 64 tokens", "rows apart",
+     lambda: FirstRowOfPositionsIn(lambda q, k: q > 64)),
+    ("counts from the first position beyond 1,000 tokens", "gaps",
+     lambda: Codes(lambda p, x: p[:, :1] + torch.arange(len(p[0])) if len(p[0]) > 1000 else p)),
+    ("two axes, their sum is read", "uniqueness", SumOfAxes),
+    ("two axes, columns end at 200", "uniqueness", ColumnsEndAt200),
+    ("long rows of queries written on", "inputs untouched", WritesOnLongQueries),
     ("one of two in a combination", "rows apart", lambda: Combined(RoPE(8), LineOfTheFirstRow())),
 ]  # fmt: skip
 
@@ -799,4 +857,5 @@ def test_a_report_says_what_was_not_tried():
     report = ordinate.verify(Line(), properties="shift")
     assert "a change at the hundredth call or later" in report.not_tried == NOT_TRIED
     assert "Measured on samples. Not tried: rows of more than 4,096 tokens" in str(report)
+    assert "most positions and distances beyond 4,096" in report.not_tried
     assert report.to_dict()["not_tried"] == list(NOT_TRIED)

@@ -79,13 +79,21 @@ class Call:
 
     @classmethod
     def repeating(
-        cls, setting: Setting, length: int, kv_heads: int | None = None, lengths: int | None = None
+        cls,
+        setting: Setting,
+        q_positions: Int[Tensor, "..."],
+        k_positions: Int[Tensor, "..."],
+        *,
+        kv_heads: int | None = None,
+        lengths: int | None = None,
     ) -> Call:
-        """A row in order, of a few dozen random tokens over and over: long ones take no time to draw."""
-        keys = torch.arange(length)[None]
-        some = cls.at(setting, keys[:, :37], keys[:, :37], kv_heads=kv_heads, lengths=lengths)
-        again = keys[0] % 37
-        return replace(some.part(queries=again, keys=again), q_positions=keys, k_positions=keys)
+        """Rows of a few dozen random tokens over and over: long ones take no time to draw."""
+        places = {"q_positions": q_positions, "k_positions": k_positions}
+        some = cls.at(
+            setting, q_positions[..., :37], k_positions[..., :37], kv_heads=kv_heads, lengths=lengths
+        )
+        queries, keys = (torch.arange(at.shape[-1]) % 37 for at in places.values())
+        return replace(some.part(queries=queries, keys=keys), **places)
 
     def part(
         self, *, rows: Index = slice(None), queries: Index = slice(None), keys: Index = slice(None)

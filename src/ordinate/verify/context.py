@@ -31,19 +31,21 @@ from .setting import COUNT, Setting
 
 _DIFFER = "answers differ by {}"
 _ODD = 3001  # a length of no other call
+_MANY = 1100  # tokens of a long row, here among gaps and in batches
 
 
 def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Each row of a batch is answered by its own positions (and lengths), as if it were alone.
 
-    Queries and keys stand at different positions, are as many or not, and lie in memory as projections
-    leave them, heads inside tokens. Alone, positions have no batch and are integers of 32 bits.
+    Queries and keys stand at different positions, are few or many, as many or not, and lie in memory as
+    projections leave them, heads inside tokens. Alone, positions have no batch and are integers of 32 bits.
     """
     need_any(encoding)
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
-    for rows, q_len, k_len in ((9, 1, 5), (2, 4, 9), (3, 9, 4), (3, 9, 9)):
+    heads = key_heads(encoding, setting)
+    for rows, q_len, k_len in ((2, 1, _MANY), (2, 70, 70), (9, 1, 5), (2, 4, 9), (3, 9, 4), (3, 9, 9)):
         at_q, at_k = (setting.scattered(rows, n, axes, stream) for n, stream in ((q_len, 6), (k_len, 7)))
-        batch = Call.at(setting, at_q, at_k)
+        batch = Call.repeating(setting, at_q, at_k, kv_heads=heads if k_len == _MANY else None)
         turned = {name: _transposed_in_memory(getattr(batch, name)) for name in ("x", "q", "k")}
         batch = replace(batch, **turned)
         off = max(off, _alone(encoding, setting, batch, causal))
@@ -81,8 +83,9 @@ def _transposed_in_memory(x: Tensor) -> Tensor:
 
 
 def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Tokens of a run, and tokens scattered in no order, are answered as in calls of one query and two keys.
+    """Tokens of a run, and few or many scattered in no order, are answered as in calls of two keys and one query.
 
+    One of those calls has all queries, more than keys.
     Where a bias reads keys or inputs it may add them up, so there all keys are kept.
     """
     need_any(encoding)
@@ -90,15 +93,19 @@ def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
     lengths = fixed_length(encoding, setting)
     run = torch.arange(setting.within(24))[None]
     run = run.expand(axes, 1, -1) if axes > 1 else run
-    scattered = [setting.scattered(1, 24, axes, stream) for stream in (6, 7)]
-    for at_q, at_k in ((run, run), scattered):
-        whole = Call.at(setting, at_q, at_k, lengths=lengths)
+    few, many = (
+        [setting.scattered(1, n, axes, stream) for n, stream in sizes]
+        for sizes in (((24, 6), (24, 7)), ((70, 6), (_MANY, 7)))
+    )
+    for at_q, at_k in ((run, run), few, many):
+        heads = key_heads(encoding, setting) if at_k is many[1] else None
+        whole = Call.repeating(setting, at_q, at_k, kv_heads=heads, lengths=lengths)
         expected = whole.answers(copy.deepcopy(encoding), setting)
         everything = torch.arange(at_k.shape[-1])
-        pairs = setting.random(len(everything)).argsort().split(2)
+        pairs = setting.random(len(everything)).argsort().split(2)[:12]
         reads = encoding.reads_keys or encoding.reads_input
         for query, keys in enumerate(pairs):
-            queries = torch.tensor([query])
+            queries = torch.tensor([query]) if query else torch.arange(at_q.shape[-1])
             asked = [(HOOKS[:2], keys), (HOOKS[2:], everything)] if reads else [(HOOKS, keys)]
             for hooks, kept in asked:
                 call = whole.part(queries=queries, keys=kept)
@@ -124,9 +131,8 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """
     need_any(encoding)
     causal, longest = causal_only(encoding, setting), setting.within(COUNT)
-    tokens = Call.repeating(
-        setting, longest, key_heads(encoding, setting), fixed_length(encoding, setting)
-    )
+    run, heads = torch.arange(longest)[None], key_heads(encoding, setting)
+    tokens = Call.repeating(setting, run, run, kv_heads=heads, lengths=fixed_length(encoding, setting))
     expected = _Row.of(copy.deepcopy(encoding), tokens, longest, longest, given=True)
     odd = setting.within(_ODD)
     with contextlib.suppress(Exception):  # said elsewhere
@@ -134,7 +140,11 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
         _Row.of(copy.deepcopy(encoding).to(low), tokens.to(low), odd, odd, given=False)
     lengths = [*setting.octaves(COUNT)[1:].tolist(), odd, longest, 1, 2, 3]
     calls = [(length, 1) for length in lengths]
-    calls += [(length, count) for length in lengths[::4] for count in (length, (length + 2) // 3)]
+    calls += [
+        (length, count)
+        for length in lengths[::4]
+        for count in (length, (length + 2) // 3, min(length, 5))
+    ]
     used, off, worst = copy.deepcopy(encoding), 0.0, (0, 0)
     for index, (length, count) in enumerate(calls):
         row = _Row.of(used, tokens, length, count, given=index % 2 == 0)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..attention.layer import MultiHeadAttention
 from ..encoding import PositionEncoding
+from ..positions import grid
 from .calls import Call
 from .observe import (
     acting_parts,
@@ -90,17 +91,25 @@ def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 
 def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
-    """What cannot be told where one coordinate moves and the others stay, for a query and for a key.
+    """What cannot be told where one coordinate moves and the others stay, or all do, for a query and for a key.
 
     Parts of a combination that take several coordinates are looked at together: each may read one.
     """
     parts = acting_parts(encoding)
     axes = max((int(getattr(part, "axes", 1)) for part in parts), default=1)
     parts = [part for part in parts if getattr(part, "axes", 1) == axes]
-    count, notes = setting.within(64), []
-    for axis in range(axes if axes > 1 and count > 3 else 0):
-        moving = torch.full((axes, 1, count), 2)
-        moving[axis] = torch.arange(count)
+    if axes == 1 or setting.within(4) < 4:
+        return []
+    line = torch.cat((torch.arange(setting.within(64)), setting.octaves(2**13))).unique()
+    moves = {}
+    for axis in range(axes):
+        moves[f"axis {axis}"] = torch.full((axes, 1, len(line)), 2)
+        moves[f"axis {axis}"][axis] = line
+    moves["a grid"] = grid(*[4] * axes)
+    notes: list[str] = []
+    for name, moving in moves.items():
+        if name == "a grid" and notes:  # it would only say so again
+            break
         fixed = torch.tensor([2, 3]).expand(axes, 1, 2)  # two keys, for of one the softmax sees no bias
         for side, places in (("queries", (moving, fixed)), ("keys", (fixed[..., :1], moving))):
             call = Call.alike(setting, *places, lengths=fixed_length(encoding, setting))
@@ -118,11 +127,11 @@ def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
             rows = torch.cat(seen, dim=-1) if seen else None
             if rows is None:
                 continue
-            kinds = len(torch.unique(rows, dim=0))
+            kinds, count = len(torch.unique(rows, dim=0)), moving.shape[-1]
             if kinds == 1:
-                notes.append(f"axis {axis} changes nothing for {side}")
+                notes.append(f"{name} changes nothing for {side}")
             elif kinds < count:
-                notes.append(f"{kinds} kinds among {count} coordinates of axis {axis} for {side}")
+                notes.append(f"{kinds} kinds among {count} places on {name} for {side}")
     return notes
 
 
@@ -172,7 +181,7 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
         replace(call, x=-call.x, q=-call.q, k=-call.k),
         replace(call, k=call.k[:, :heads], v=call.v[:, :heads]),
         Call.at(setting, near[:, :9].repeat(2, 1), near[:, :9].repeat(2, 1), lengths=lengths),
-        Call.repeating(setting, setting.count, heads, lengths).part(queries=torch.arange(1)),
+        Call.repeating(setting, some[None, :1], some[None], kv_heads=heads, lengths=lengths),
     ]
     first, many = _bits(call, copy.deepcopy(encoding)), copy.deepcopy(encoding)
     repeats = [_bits(call, many)]
@@ -228,11 +237,11 @@ def _count_different(some: list[Tensor], others: list[Tensor]) -> int:
 def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Nothing the caller passes is written to, nor is a parameter or the state of the random numbers."""
     need_any(encoding)
-    near, changed = torch.arange(setting.within(64))[None], 0
+    near, changed = torch.arange(setting.within(300))[None], 0
     rows = (setting.scattered(2, n, axes_of(encoding), n) for n in (5, 7))
     lengths = fixed_length(encoding, setting)
     calls = [
-        Call.at(setting, near, near.clone(), lengths=lengths),
+        Call.repeating(setting, near, near.clone(), lengths=lengths),
         Call.at(setting, *rows, lengths=lengths),
     ]
     torch.rand(1)  # a state that nobody who sets a seed comes by

@@ -15,8 +15,10 @@ from .setting import Setting
 NOT_TRIED = (
     "rows of more than 4,096 tokens",
     "positions below 0 or beyond 1,048,576",
-    "most distances beyond 131,072",
-    "other sizes",
+    "most positions and distances beyond 4,096",
+    "other numbers of heads or channels",
+    "most numbers of rows and tokens",
+    "most dtypes of positions, the dtype of answers",
     "a change at the hundredth call or later",
     "what other instances leave behind",
     "devices other than the CPU",
