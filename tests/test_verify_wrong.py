@@ -512,6 +512,14 @@ class SlopesReversedForFewerKeys(Line):
         return LinearBias(slopes, queries, keys, symmetric=True)
 
 
+class WidensKeys(Rotary):
+    """As a product with a cosine in float32 does."""
+
+    def turn(self, x, positions, q, keys=False):
+        turned = super().turn(x, positions, q)
+        return turned.float() if keys and x.dtype == torch.bfloat16 else turned
+
+
 class SteeperInFloat32(Line):
     def line(self, q, k, queries, keys):
         return LinearBias(
@@ -745,6 +753,7 @@ OTHERS = [
     ("codes start over at 5,000", "uniqueness", lambda: Codes(lambda p, x: p % 5000)),
     ("reads keys in silence", "decode equals prefill", lambda: KeyFeatures(_repeat_interleave, False)),
     ("reads lengths in silence", "decode equals prefill", DependsOnLengthsInSilence),
+    ("keys come back in float32", "low precision", WidensKeys),
     ("a few queries are off beyond 1,000 keys", "every length",
      lambda: QueriesOffIn(lambda rows, q, k: 2 <= q <= 8 and k > 1000)),
     ("more queries than keys are off", "gaps", lambda: QueriesOffIn(lambda rows, q, k: q > k)),

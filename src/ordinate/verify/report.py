@@ -18,7 +18,7 @@ NOT_TRIED = (
     "most positions and distances beyond 4,096",
     "other numbers of heads or channels",
     "most numbers of rows and tokens",
-    "most dtypes of positions, the dtype of answers",
+    "most dtypes of positions",
     "a change at the hundredth call or later",
     "what other instances leave behind",
     "devices other than the CPU",

@@ -148,6 +148,11 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
         answers = call.to(dtype).answers(low, setting)
         expected = call.answers(exact, setting)
         for name, answer in answers.items():
+            if (
+                name != "bias" and answer.dtype != dtype
+            ):  # the values, or the next layer, will not fit it
+                said = f"{name} comes back in {str(answer.dtype)[6:]} where {str(dtype)[6:]} is given"
+                return Measurement(False, math.inf, "budgets", said)
             truth = expected[name]
             units = (8 if name == "bias" else 4) * torch.finfo(dtype).eps * truth.abs().clamp(min=1)
             angles = {"q": call.q_positions, "k": call.k_positions, "embed": call.k_positions}.get(name)
