@@ -16,7 +16,8 @@ from torch import Tensor
 from .checks import check_int, check_ints, check_positive_int, check_rank
 from .memory import check_room
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+#: What a position may be. Arithmetic on them is of int64.
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def sequential(
@@ -147,7 +148,7 @@ def as_positions(
     """
     if not isinstance(positions, Tensor):
         raise TypeError(f"{name} must be an integer tensor, got {type(positions).__name__}")
-    if positions.dtype not in _INTEGERS:
+    if positions.dtype not in INTEGERS:
         raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
     rank, most = positions.dim(), 2 if axes == 1 else 3
     if not 1 <= rank <= most:
@@ -166,7 +167,7 @@ def as_positions(
 
 def as_rows(positions: Tensor) -> Tensor:
     """Integers as `as_positions` returns them, and that tensor itself if given it; what is no position as it is."""
-    if positions.dtype not in _INTEGERS:
+    if positions.dtype not in INTEGERS:
         return positions
     # A compiler would take what `long` returns for another tensor.
     positions = positions if positions.dtype == torch.int64 else positions.long()
@@ -181,7 +182,7 @@ def check_lengths(lengths: object, *, batch: int) -> None:
         for side in lengths:
             check_lengths(side, batch=batch)
     elif isinstance(lengths, Tensor):
-        if lengths.dtype not in _INTEGERS or lengths.dim() > 2:
+        if lengths.dtype not in INTEGERS or lengths.dim() > 2:
             raise ValueError(
                 f"lengths must be an int or an integer tensor [batch] or [batch, seq], "
                 f"got {lengths.dtype} {list(lengths.shape)}"

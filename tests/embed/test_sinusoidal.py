@@ -78,6 +78,15 @@ def test_m2m100_starts_at_two():
     torch.testing.assert_close(ours, theirs, rtol=0, atol=70 * 2.0**-23)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+def test_the_offset_does_not_run_over_the_dtype_of_positions(dtype):
+    last = torch.tensor([torch.iinfo(dtype).max], dtype=dtype)
+    here, there = (
+        Sinusoidal(8, offset=offset).codes(at) for offset, at in ((2, last), (0, last.long() + 2))
+    )
+    torch.testing.assert_close(here, there, rtol=0, atol=0)
+
+
 def test_bf16_neighbours_past_256_keep_different_codes():
     codes = Sinusoidal(64).embed(torch.zeros(1, 4096, 64, dtype=torch.bfloat16))[0]
     assert len(torch.unique(codes, dim=0)) == 4096

@@ -20,7 +20,7 @@ from ..checks import (
 )
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, in_float64
-from ..positions import as_positions, sequential
+from ..positions import INTEGERS, as_positions, sequential
 
 
 @final
@@ -72,10 +72,10 @@ class Sinusoidal(PositionEncoding):
 
     def codes(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
         """The code of each position, in float64 (on the CPU for a device without)."""
-        if not isinstance(positions, Tensor) or positions.is_floating_point():
+        if not isinstance(positions, Tensor) or positions.dtype not in INTEGERS:
             got = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
             raise TypeError(f"positions must be an integer tensor, got {got}")
-        return in_float64(positions.device, self._codes, positions)
+        return in_float64(positions.device, self._codes, positions.long())
 
     def _codes(self, home: torch.device, positions: Tensor, *, near: bool = False) -> Tensor:
         settings = ("sinusoidal", self.base, self.d_model, self.endpoint)
