@@ -115,6 +115,21 @@ def test_a_layer_is_a_function_of_its_parameters(name):
     torch.testing.assert_close([g.sum(0) for g in of_each.values()], list(expected))
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_packed_sequences_are_transformed(name):
+    encoding = ENCODINGS[name]().double()
+
+    def loss(q):
+        starts = torch.tensor([0, 2, 5])  # made within the transform, which then holds it too
+        return ordinate.attention_varlen(q, q, q, starts, encoding=encoding, causal=True).pow(3).sum()
+
+    rows = torch.randn(3, 5, 2, 4, dtype=torch.float64)
+    leaves = [row.clone().requires_grad_() for row in rows]
+    expected = [torch.autograd.grad(loss(leaf), leaf)[0] for leaf in leaves]
+    torch.testing.assert_close(torch.stack([grad(loss)(row) for row in rows]), torch.stack(expected))
+    torch.testing.assert_close(vmap(grad(loss))(rows), torch.stack(expected))
+
+
 def test_explain_says_what_a_transform_gets():
     q, k, v = content()
     seen = {}

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..bias.add import same
 from ..bias.types import Bias, DistanceBias, LinearBias, RowBias, SumBias
 from ..caches import cleared_by
 from ..checks import check_bool, check_positive_int, check_rank
@@ -138,18 +139,15 @@ def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
     """The same for tokens of one sequence, which alone see each other, with indices in the place of their positions.
 
     Those are as far apart and need not be read. An encoding may have made other positions of those it was given; they
-    stay as they are, and so does everything while it is compiled, for nobody can tell then.
+    stay as they are, and so does everything while it is compiled or transformed, for nobody can tell then.
     """
-    if torch.compiler.is_compiling():
-        return bias
-    index = torch.arange(len(positions), device=positions.device)[None]
+    given, index = positions[None], torch.arange(len(positions), device=positions.device)[None]
 
     def told(part: Bias) -> Bias:
         # The first condition follows from the second, but tells the type checker.
         if not isinstance(part, _OF_DISTANCES) or type(part) not in _OF_DISTANCES:
             return part
-        given = (part.q_positions, part.k_positions)
-        if any(x.data_ptr() != positions.data_ptr() or x.shape != index.shape for x in given):
+        if not (same(part.q_positions, given) and same(part.k_positions, given)):
             return part
         return replace(part, q_positions=index, k_positions=index, aligned=True)
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..numerics import compute_dtype
+from ..numerics import compute_dtype, is_transformed
 from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias, parts_of
 
 
@@ -69,13 +69,13 @@ def same_positions(first: PairBias, second: PairBias) -> bool:
     """Whether two biases hold the same position tensors; equal numbers elsewhere are others."""
     if first.aligned and second.aligned:
         return True
-    return _same(first.q_positions, second.q_positions) and _same(first.k_positions, second.k_positions)
+    return same(first.q_positions, second.q_positions) and same(first.k_positions, second.k_positions)
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Without a look at the numbers, which would wait for the device."""
+def same(first: Tensor, second: Tensor) -> bool:
+    """Without a look at the numbers, which would wait for the device, or at memory that may be that of a stand-in."""
     if first is second:
         return True
-    if torch.compiler.is_compiling() or first.shape != second.shape:
+    if torch.compiler.is_compiling() or is_transformed() or first.shape != second.shape:
         return False
     return first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
