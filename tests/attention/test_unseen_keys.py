@@ -88,3 +88,20 @@ def test_a_bias_that_is_infinite_where_it_is_hidden_hides_nothing_else():
         results += [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert found[0].isfinite().all()
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_a_bias_of_a_key_spoils_no_gradient_of_what_its_queries_do_not_see(bad):
+    """Cumulative gates, say, are computed from content: a token's own are NaN where it is."""
+    q, k, v = (torch.randn(1, 2, 40, 8, requires_grad=True) for _ in range(3))
+    at = torch.arange(40)[None]
+    gates, table = torch.randn(1, 2, 40), torch.randn(2, 80, requires_grad=True)
+    gates[:, :, KEY] = bad
+    bias = ordinate.KeyBias(gates) + ordinate.DistanceBias(table, at, at, lo=-40)
+    grads = []
+    for impl in ("reference", "chunked"):
+        out = ordinate.attention(q, k, v, bias=bias, causal=True, window=7, impl=impl)
+        assert out[:, :, :KEY].isfinite().all()
+        grads.append(torch.autograd.grad(out[:, :, :KEY].sum(), [q, k, v, table]))
+    for wanted, found in zip(*grads, strict=True):
+        assert not (~found.isfinite() & wanted.isfinite()).any()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,7 @@ class _Work:
     softcap: float | None
     dropout_p: float
     seed: Tensor | None
+    lse: Tensor | None = None  #: In a backward pass, what the forward one came to.
 
     @property
     def dtype(self) -> torch.dtype:
@@ -90,7 +91,8 @@ class _Work:
 
     @functools.cached_property
     def bounded(self) -> bool:
-        """Whether no product of a query and a key is so large that only the same sum, added up again, is near it.
+        """Whether no product of a query and a key is so large that only the same sum, added up again, is near it,
+        and no query's logsumexp is NaN or +inf (from a bias of such numbers).
 
         If so, -inf added to a logit hides it, 0 times its gradient is 0, and weights may be computed from a logsumexp
         that came another way. If not, each can be NaN, and a token would be spoilt by its future: such calls are
@@ -99,6 +101,8 @@ class _Work:
         A norm of all queries or keys is at least that of any one of them and takes next to no time; most calls are
         known by it. Norms are infinite themselves long before a product is.
         """
+        if self.lse is not None and not self.lse.sum().item() < math.inf:
+            return False
         most = 1 / torch.finfo(self.dtype).eps / max(1.0, abs(self.scale))
         q, k = (torch.linalg.vector_norm(x, dtype=self.dtype).item() for x in (self.q, self.k))
         if q * k < most:
@@ -292,6 +296,7 @@ def _backward(
     work = _work(
         q, k, v, bias, bias_integers, bias_spec, mask, causal, window, offset, scale, softcap, dropout_p, seed
     )  # fmt: skip
+    work = replace(work, lse=lse)
     dtype = work.dtype
     with without_autocast(q.device):
         # The softmax's own term: what each row's weights have in common with its output's gradient.
