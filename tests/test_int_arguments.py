@@ -204,6 +204,23 @@ def test_numbers_of_numpy_become_numbers_of_python():
 
 
 @pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, number: ordinate.RoPE(8, base=number).rotate(x, x),
+        lambda x, number: ordinate.RoPE(8, scaling=scaling.Linear(number)).rotate(x, x),
+        lambda x, number: ordinate.Sinusoidal(8, base=number).embed(x[0]),
+        lambda x, number: ordinate.attention(x, x, x, softcap=number, impl="chunked"),
+    ],
+    ids=["base", "factor", "base of codes", "softcap"],
+)
+def test_a_whole_number_is_as_good_as_the_float_it_is_equal_to(use):
+    x = torch.randn(1, 2, 3, 8)
+    torch.testing.assert_close(use(x, 2**70), use(x, 2.0**70), rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(ValueError, match=r"\w+ must be finite, got an integer of 1329 bits"):
+        use(x, 10**400)
+
+
+@pytest.mark.parametrize(
     "size", [2**70, -(2**70), 2**63 - 1, 2**40], ids=["2^70", "-2^70", "2^63-1", "2^40"]
 )
 @pytest.mark.parametrize(

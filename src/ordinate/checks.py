@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import math
 import numbers
 import operator
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -142,15 +142,17 @@ def check_even(name: str, value: object) -> int:
 def check_number(
     name: str, value: object, *, above: float | None = None, at_least: float | None = None
 ) -> float:
-    """``value`` as an int or a float; NumPy's numbers are welcome."""
+    """``value`` as an int of 64 bits or a float; NumPy's numbers are welcome."""
     if type(value) not in (int, float):
         if _is_bool(value) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name} must be a number, got {short(value)}")
         value = operator.index(value) if isinstance(value, numbers.Integral) else float(value)
     assert isinstance(value, (int, float))
     # Not math.isfinite: under a compiler with dynamic=True a number may be a symbol.
-    if not -math.inf < value < math.inf:
+    if not -sys.float_info.max <= value <= sys.float_info.max:
         raise ValueError(f"{name} must be finite, got {short(value)}")
+    if not -(2**63) <= value < 2**63:  # where PyTorch takes no int
+        value = float(value)
     if above is not None and not value > above:
         raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")
     if at_least is not None and not value >= at_least:
