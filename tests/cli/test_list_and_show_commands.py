@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,13 @@ def test_a_reader_who_has_seen_enough_is_no_failure(command):
             text=True,
         )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+def test_streams_that_are_closed_are_no_failure():
+    """As a job without a terminal may start."""
+    command = f"{shlex.quote(sys.executable)} -m ordinate show rope >&- 2>&-"
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
 
 
 MISUSE = [

@@ -72,6 +72,9 @@ extend.register(app)
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, and the next file opened would have its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="ordinate.plain")  # a terminal without ✓ is no reason to fail
