@@ -130,7 +130,10 @@ class Turn:
     forms: Mapping[Callable, Form]
     site: Site
     streaming: bool = False
-    _rotations: dict[tuple[Any, ...], tuple[Rotation, Rotation]] = field(default_factory=dict)
+    # By settings, each with the mask that they were made for: a compiler cannot look a mask up by its hash.
+    _rotations: dict[tuple[Any, ...], list[tuple[Visible | None, tuple[Rotation, Rotation]]]] = field(
+        default_factory=dict
+    )
 
     @property
     def late(self) -> bool:
@@ -146,18 +149,18 @@ class Turn:
             k_len: How many keys there are, old and new; None for the new ones alone.
             mask: What tells padding from the tokens that make a row's length.
         """
-        key = layout, head_dim, k_len, mask
-        if key not in self._rotations:
-            queries, keys = self._positions(k_len)
-            lengths = self._lengths(keys, mask) if self.source.length_dependent else None
-            found = self.source.at(keys, lengths)
-            of_keys = replace(found, layout=layout, head_dim=head_dim)
-            of_queries = of_keys
-            if queries is not keys:
-                found = self.source.at(queries, lengths)
-                of_queries = replace(found, layout=layout, head_dim=head_dim)
-            self._rotations[key] = of_queries, of_keys
-        return self._rotations[key]
+        known = self._rotations.setdefault((layout, head_dim, k_len), [])
+        for other, found in known:
+            if other is mask:
+                return found
+        queries, keys = self._positions(k_len)
+        lengths = self._lengths(keys, mask) if self.source.length_dependent else None
+        of_keys = replace(self.source.at(keys, lengths), layout=layout, head_dim=head_dim)
+        of_queries = of_keys
+        if queries is not keys:
+            of_queries = replace(self.source.at(queries, lengths), layout=layout, head_dim=head_dim)
+        known.append((mask, (of_queries, of_keys)))
+        return of_queries, of_keys
 
     def _lengths(self, keys: Tensor, mask: Visible | None) -> Tensor | None:
         """How long each row is now: its last token's position and one, less the padding it starts with.
