@@ -3,6 +3,7 @@
 # ruff: noqa: E501  one case a line, however long
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
 from pathlib import Path
@@ -58,6 +59,13 @@ def without_gpus() -> None:
     cluster._Dispatch(ray, SWEEP.configs()[0], {}, Progress(), lambda directory: ())
 
 
+def with_few_cores() -> None:
+    machines = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
+    ray = SimpleNamespace(nodes=lambda: machines)
+    config = dataclasses.replace(SWEEP.configs()[0], device="cpu", threads=8)
+    cluster._Dispatch(ray, config, {}, Progress(), lambda directory: ())
+
+
 def work(version: str = cluster.ordinate.__version__) -> None:
     job = Job(SWEEP.configs()[0], HERE / "not-there", HERE / "not-there/runs/rope-0", "", version)
     cluster._work(job, lambda directory: ())
@@ -70,6 +78,7 @@ CASES = [
     ("report without plotly", without_plotly, ModuleNotFoundError, r"a report needs matplotlib and plotly, not installed here: pip install 'ordinate\[lab\]'"),
     ("cluster without ray", without_ray, ClusterError, r"a cluster needs ray, not installed here: pip install 'ordinate\[cluster\]'"),
     ("cluster without a GPU", without_gpus, ClusterError, r"device must be 'cpu' on this cluster, got 'cuda', and it has no GPU"),
+    ("cluster of small machines", with_few_cores, ClusterError, r"threads must be at most 2, the cores of the largest machine of this cluster, got 8"),
     ("cluster of another version", lambda: work("9.9"), ClusterError, r"every machine must have ordinate 9\.9, got one with \d"),
     ("cluster without shared storage", work, ClusterError, r"out must be on storage that all machines share, got .*not-there"),
     ("cluster where nobody answers", lambda: cluster._knock("localhost:1"), ClusterError, r"cluster must be 'auto' or the address of a running Ray cluster, got 'localhost:1'"),

@@ -150,6 +150,13 @@ class _Dispatch:
         gpus = 1 if config.device == "cuda" else 0
         if gpus and not ray.cluster_resources().get("GPU"):
             raise ClusterError("device must be 'cpu' on this cluster, got 'cuda', and it has no GPU")
+        # Ray would wait for ever for a machine that is large enough.
+        most = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+        if config.threads > most:
+            raise ClusterError(
+                f"threads must be at most {most:g}, the cores of the largest machine of this cluster, "
+                f"got {config.threads}"
+            )
         # Ray's own retries are off: a lost run is sent again here, where it can be counted and told.
         self.task = ray.remote(_work).options(num_cpus=config.threads, num_gpus=gpus, max_retries=0)
         self.running: dict[Any, Job] = {}
