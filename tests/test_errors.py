@@ -291,6 +291,7 @@ CASES: list[Case] = [
     ("YaRN below 1", lambda: scaling.YaRN(0.5, 8), ValueError, r"factor must be at least 1, got 0.5"),
     ("YaRN with a float length", lambda: scaling.YaRN(2, 8.0), TypeError, r"original_max_position must be an int, got 8.0"),
     ("YaRN with betas exchanged", lambda: scaling.YaRN(2, 8, beta_fast=1, beta_slow=32), ValueError, r"beta_fast must be at least 32, got 1"),
+    ("YaRN with endless turns", lambda: scaling.YaRN(2, 8, beta_fast=1e308), ValueError, r"beta_fast must be at most 1000000000.0, got 1e\+308"),
     ("YaRN with beta_slow of 0", lambda: scaling.YaRN(2, 8, beta_slow=0), ValueError, r"beta_slow must be greater than 0, got 0"),
     ("YaRN with attention_factor 0", lambda: scaling.YaRN(2, 8, attention_factor=0), ValueError, r"attention_factor must be greater than 0, got 0"),
     ("YaRN with mscale below 0", lambda: scaling.YaRN(2, 8, mscale=-1), ValueError, r"mscale must be at least 0, got -1"),

@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from .checks import (
+    check_at_most,
     check_bool,
     check_choice,
     check_fields,
@@ -179,6 +180,7 @@ class YaRN(Scaling):
         check_fields(self, check_positive_int, "original_max_position")
         check_fields(self, check_number, "beta_slow", above=0)
         check_fields(self, check_number, "beta_fast", at_least=self.beta_slow)
+        check_at_most("beta_fast", self.beta_fast, 1e9)  # turns; beyond, their logarithm ends
         check_bool("truncate", self.truncate)
         check_choice("dialect", self.dialect, ("hf", "paper", "minimind"))
         for name in ("mscale", "mscale_all_dim"):
