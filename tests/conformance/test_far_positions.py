@@ -59,6 +59,7 @@ def test_a_turn_is_exact_at_any_position(rule, way):
     assert_within(turned, exact, rotation_budget(exact, torch.float32, 32, "half"))
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("offset", [0, 2, 2**29])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_code_is_exact_at_any_position(offset, way):

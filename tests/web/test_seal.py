@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ def ask(
 
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": kind, "method": method, "headers": raw}
-    asyncio.run(Sealed(app, host, **options)(scope, None, send))
+    with ThreadPoolExecutor(1) as thread:  # a browser driven by this process leaves its loop running
+        thread.submit(asyncio.run, Sealed(app, host, **options)(scope, None, send)).result()
     return sent
 
 

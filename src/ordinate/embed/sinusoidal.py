@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from ..angles import angles, cached_speeds
@@ -70,7 +70,7 @@ class Sinusoidal(PositionEncoding):
         steps = max(pairs - 1, 1) if self.endpoint else pairs
         return torch.pow(self.base, torch.arange(pairs, dtype=torch.float64, device=home) / -steps)
 
-    def codes(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
+    def codes(self, positions: Integer[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
         """The code of each position, in float64 (on the CPU for a device without)."""
         if not isinstance(positions, Tensor) or positions.dtype not in INTEGERS:
             got = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__

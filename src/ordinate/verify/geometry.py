@@ -92,10 +92,11 @@ def _change_along_a_row(encoding: PositionEncoding, setting: Setting) -> float:
         kv_heads=key_heads(encoding, setting),
         lengths=fixed_length(encoding, setting),
     )
-    x, q, k = (tensor.expand(len(queries), *tensor.shape[1:]) for tensor in (one.x, one.q, one.k))
-    call = replace(one, x=x, q=q, k=k, q_positions=queries, k_positions=keys)
+    tokens = {name: getattr(one, name) for name in ("x", "q", "k", "v")}
+    repeated = {name: token.expand(len(queries), *token.shape[1:]) for name, token in tokens.items()}
+    call = replace(one, **repeated, q_positions=queries, k_positions=keys)
     answers = call.answers(encoding, setting)
-    q, k = answers.get("q", q), answers.get("k", k)
+    q, k = answers.get("q", call.q), answers.get("k", call.k)
     q = q.unflatten(1, (k.shape[1], -1))[:, :, :, 0]
     scores = (
         torch.einsum("bkgd,bksd->bkgs", q, k).flatten(1, 2)

@@ -234,6 +234,8 @@ _PATTERNS = (
     (r"layer (\d+)", r"第 \1 层"),
     (r"loss at (\S+)", r"\1 长度的损失"),
     (r"accuracy at (\S+)", r"\1 长度的准确率"),
+    (r"rise at (\S+)", r"\1 长度的损失上升"),
+    (r"last answers at (\S+)", r"\1 长度末尾答案的准确率"),
     (r"last tokens at (\S+)", r"\1 长度末尾词元的损失"),
     (r"extra context at (\S+)", r"\1 长度的额外上下文"),
     (r"Each model was trained at (\d+) tokens and is tested, unchanged, at every length\.",
