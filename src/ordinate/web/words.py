@@ -248,8 +248,7 @@ _PATTERNS = (
     (r"The loss of the same targets with exactly the last (\d+) tokens in view, less the loss with all of the text, "
      r"over targets that see more\.",
      r"同样的目标恰好只看最近 \1 个词元时的损失，减去看到全部文本时的损失，取看得更多的目标。"),
-    (r"Bands are 95 % intervals, over text or over seeds, whichever are wider\.",
-     r"色带为 95 % 区间，取文本间与随机种子间较宽者。"),
+    (r"Bands are 95 % intervals, over text and seeds together\.", r"色带为 95 % 区间，文本与随机种子合在一起。"),
     (r"The training loss, each point the mean of (\d+) logged steps\.", r"训练损失，每点为 \1 个记录步的平均。"),
     (r"Bands are one standard deviation over (?:up to )?(\d+) seeds\.", r"色带为 \1 个随机种子的一个标准差。"),
     (r"One seed each, so there are no bands\.", r"各只有一个随机种子，因此没有色带。"),
