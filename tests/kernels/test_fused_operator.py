@@ -278,7 +278,7 @@ def test_compiles_without_breaks_and_once_for_all_lengths(kind, device):
         options = {
             "a table": {"encoding": encoding, "causal": True},
             "a table of every distance": {"bias": every_distance(length)},
-            "a window": {"encoding": encoding, "window": length // 2},
+            "a window": {"encoding": encoding, "causal": True, "window": length // 2},
         }
         if kind == "fewer queries":
             q, options[kind] = q[:, :, length // 2 :], options["a table"]

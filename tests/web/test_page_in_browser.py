@@ -241,8 +241,6 @@ def test_bad_input_is_said_and_the_figure_stays(shown):
         shown.page.wait_for_function(
             "words => document.querySelector('#message-a')?.textContent.includes(words)", arg=sentence
         )
-    shown.page.get_by_text("中文", exact=True).click()
-    shown.page.wait_for_function("document.querySelector('#message-a')?.textContent.includes('必须')")
     assert shown.numbers("#plot-a", "x") == before
     shown.page.fill("#size-train_length input", "4096")
     shown.page.press("#size-train_length input", "Enter")
