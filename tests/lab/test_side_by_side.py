@@ -127,7 +127,10 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
     if how != "twice":
         while list((out / "runs").glob(".*")):  # they leave in order, locks and all
             time.sleep(0.01)
-        for run in runs:
+        # On a busy machine one of them may be done before the other has begun.
+        stopped = [run for run in runs if not (run / "result.json").exists()]
+        assert stopped
+        for run in stopped:
             assert 20 <= checkpoint.load(run / "checkpoint.safetensors").step < 250
     if how == "Ctrl-C" or "SIGTERM" in how:
         assert (
