@@ -31,10 +31,10 @@ class Kerple(PositionEncoding):
         self.spread = nn.Parameter(torch.rand(num_heads))
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         distance = torch.arange(self.length, device=q.device)
         table = -self.rate[:, None] * torch.log1p(self.spread[:, None] * distance)
-        return DistanceBias(table, queries, keys, lo=0, aligned=q_positions is None)
+        return DistanceBias(table, places, lo=0)
 
 
 @dataclass

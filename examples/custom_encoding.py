@@ -16,10 +16,10 @@ class LogBias(ordinate.PositionEncoding):
         self.rate = torch.nn.Parameter(torch.linspace(0.5, 2.0, num_heads))
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         distances = torch.arange(self.max_distance + 1, device=q.device)
         table = -self.rate[:, None] * torch.log1p(distances)
-        return ordinate.DistanceBias(table, queries, keys, lo=0)
+        return ordinate.DistanceBias(table, places, lo=0)
 
 
 encoding = LogBias(num_heads=8)

@@ -20,6 +20,7 @@ import torch
 import ordinate
 from ordinate import (
     ALiBi,
+    Along,
     ClippedBias,
     Combined,
     DistanceBias,
@@ -43,6 +44,7 @@ from ordinate import (
     to_half,
     to_interleaved,
 )
+from ordinate.positions import Places
 
 pytestmark = pytest.mark.plain  # users have no shape checker in front of these
 
@@ -77,9 +79,9 @@ meta = torch.device("meta")
 _rope = RoPE(8)
 _dynamic = RoPE(8, scaling=scaling.DynamicNTK(2.0, 4))
 _layer = MultiHeadAttention(8, 2, encoding=RoPE(4))
-_pair = (ids(5)[None], ids(5)[None])
-_row = RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), *_pair, lo=-1)
-_distance = DistanceBias(zeros(4, 3), *_pair, lo=-1)
+_pair = Places.at(ids(5), ids(5))
+_row = RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), _pair, lo=-1)
+_distance = DistanceBias(zeros(4, 3), _pair, lo=-1)
 
 
 def packed_call(**changes: Any) -> Any:
@@ -138,8 +140,8 @@ CASES: list[Case] = [
     ("T5 of one direction without a causal mask", lambda: attend(T5Bias(4)), ValueError, r"causal must be True with this bias, .*T5Bias\(bidirectional=True\)\), got False"),
     ("T5 of one direction inside a sum", lambda: attend(Combined(RoPE(8), T5Bias(4))), ValueError, r"causal must be True with this bias"),
     ("tokens in the place of heads", lambda: attend(ALiBi(5), causal=True), ValueError, r"bias must have the 4 heads of q, got 5; q \[2, 4, 5, 8\] looks like \[batch, seq, heads, head_dim\], and \[batch, heads, seq, head_dim\] is asked for: q\.transpose\(1, 2\)"),
-    ("a bias for q transposed", lambda: attend(bias=DistanceBias(zeros(5, 3), ids(4)[None], ids(4)[None], lo=-1)), ValueError, r"bias must be made for batch, queries and keys \[2, 5, 5\], got \[1, 4, 4\]; q \[2, 4, 5, 8\] looks like"),
-    ("bias on another device", lambda: attend(bias=DistanceBias(zeros(4, 3, device=meta), *_pair, lo=0)), ValueError, r"bias must be on the device of q, cpu, got meta"),
+    ("a bias for q transposed", lambda: attend(bias=DistanceBias(zeros(5, 3), Places.at(ids(4), ids(4)), lo=-1)), ValueError, r"bias must be made for batch, queries and keys \[2, 5, 5\], got \[1, 4, 4\]; q \[2, 4, 5, 8\] looks like"),
+    ("bias on another device", lambda: attend(bias=DistanceBias(zeros(4, 3, device=meta), _pair, lo=0)), ValueError, r"bias must be on the device of q, cpu, got meta"),
     ("Shaw's values and other v", lambda: attention(*swapped(2, zeros(2, 4, 5, 6)), Shaw(8, 2, values=True)), ValueError, r"v must have the head_dim 8 of the bias's values, got 6"),
     # attention: masks
     ("causal is a mask", lambda: attend(causal=torch.ones(5, 5).tril().bool()), TypeError, r"causal must be True or False, got Tensor"),
@@ -327,17 +329,30 @@ CASES: list[Case] = [
     ("max_distance within the exact buckets", lambda: T5Bias(4, max_distance=16), ValueError, r"max_distance must be greater than the 16 exact buckets, got 16"),
     ("Shaw without distances", lambda: Shaw(8, 0), ValueError, r"max_distance must be at least 1, got 0"),
     ("Shaw for another head_dim", lambda: attend(Shaw(16, 2)), ValueError, r"q must have head_dim 16, got 8"),
-    ("positions of rank 1 in a bias", lambda: LinearBias(zeros(4), ids(5), ids(5)), ValueError, r"q_positions must have shape \[batch, seq\], got \[5\]"),
-    ("float positions in a bias", lambda: LinearBias(zeros(4), zeros(1, 5), ids(5)[None]), TypeError, r"q_positions must be an integer tensor, got torch.float32"),
-    ("slopes of rank 2", lambda: LinearBias(zeros(1, 4), *_pair), ValueError, r"slopes must have shape \[heads\], got \[1, 4\]"),
-    ("a table of rank 1", lambda: DistanceBias(zeros(4), *_pair, lo=0), ValueError, r"table must have shape \[heads, distances\], got \[4\]"),
-    ("an empty table", lambda: DistanceBias(zeros(4, 0), *_pair, lo=0), ValueError, r"table must hold at least one distance, got \[4, 0\]"),
-    ("lo is a float", lambda: DistanceBias(zeros(4, 3), *_pair, lo=-1.0), TypeError, r"lo must be an int, the distance table starts from, got -1.0"),
+    ("positions in a bias", lambda: LinearBias(zeros(4), ids(5)), TypeError, r"places must be what positions.resolve returns, or a positions.Places, got Tensor"),
+    ("places of two axes in a bias", lambda: LinearBias(zeros(4), Places.at(ids(5), zeros(2, 1, 5).long())), ValueError, r"places must be along one axis, got 2 axes"),
+    ("float positions in places", lambda: Places.at(zeros(1, 5), ids(5)[None]), TypeError, r"queries must be an integer tensor, got torch.float32"),
+    ("places of two batch sizes", lambda: Places.at(zeros(2, 5).long(), zeros(3, 5).long()), ValueError, r"keys must have batch size 1 or 2, got 3"),
+    ("places on two devices", lambda: Places.at(ids(5), ids(5, device=meta)), ValueError, r"keys must be on cpu, got meta"),
+    ("places of no whole number of queries", lambda: Places.in_order(2.5, 3), TypeError, r"q_len must be an int, got 2.5"),
+    ("keys' positions beside places", lambda: attend(RoPE(8), q_positions=_pair, k_positions=ids(5)), ValueError, r"k_positions must be None where q_positions hold the keys' places too"),
+    ("places of other lengths", lambda: attend(RoPE(8), q_positions=Places.in_order(5, 6)), ValueError, r"q_positions must hold the places of 5 queries and 5 keys, got 5 and 6"),
+    ("places of another batch", lambda: attend(RoPE(8), q_positions=Places.at(zeros(3, 5).long(), ids(5))), ValueError, r"q_positions must have batch size 1 or 2, got 3"),
+    ("places of more axes", lambda: attend(RoPE(8), q_positions=Places.at(zeros(3, 1, 5).long(), ids(5))), ValueError, r"q_positions must be \[seq\] or \[batch, seq\], got \[3, 1, 5\]"),
+    ("an axis of no encoding", lambda: Along(3, 0), TypeError, r"encoding must be a PositionEncoding, got int"),
+    ("an axis of two", lambda: Along(RoPE(8, sections=(2, 2)), 0), ValueError, r"encoding must read one axis, got one that reads 2"),
+    ("a negative axis", lambda: Along(RoPE(8), -1), ValueError, r"axis must be at least 0, got -1"),
+    ("fewer axes than the one it reads", lambda: Along(RoPE(8), 2, axes=2), ValueError, r"axes must be at least 3, got 2"),
+    ("more axes than there are", lambda: Along(RoPE(8), 2).rotate(zeros(1, 4, 5, 8), zeros(1, 4, 5, 8), Places.at(zeros(2, 1, 5).long(), ids(5))), ValueError, r"q_positions must have axis 2, got 2 axes"),
+    ("slopes of rank 2", lambda: LinearBias(zeros(1, 4), _pair), ValueError, r"slopes must have shape \[heads\], got \[1, 4\]"),
+    ("a table of rank 1", lambda: DistanceBias(zeros(4), _pair, lo=0), ValueError, r"table must have shape \[heads, distances\], got \[4\]"),
+    ("an empty table", lambda: DistanceBias(zeros(4, 0), _pair, lo=0), ValueError, r"table must hold at least one distance, got \[4, 0\]"),
+    ("lo is a float", lambda: DistanceBias(zeros(4, 3), _pair, lo=-1.0), TypeError, r"lo must be an int, the distance table starts from, got -1.0"),
     ("a key vector of rank 2", lambda: KeyBias(zeros(4, 5)), ValueError, r"vector must have shape \[batch, heads, keys\], got \[4, 5\]"),
-    ("unknown side", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), *_pair, lo=-1, side="row"), ValueError, r"side must be one of 'query', 'key', got 'row'"),
-    ("features of other tokens", lambda: RowBias(zeros(1, 4, 6, 3), zeros(1, 3, 3), *_pair, lo=-1), ValueError, r"features must have one row for each query, 5, got 6"),
-    ("a row table of another rank", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 2), *_pair, lo=-1), ValueError, r"table must be \[4 or 1, distances, 3\] as features are, got \[1, 3, 2\]"),
-    ("values of other rows", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), *_pair, lo=-1, values=zeros(1, 4, 8)), ValueError, r"values must be \[4 or 1, 3, v_dim\] as the table is, got \[1, 4, 8\]"),
+    ("unknown side", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), _pair, lo=-1, side="row"), ValueError, r"side must be one of 'query', 'key', got 'row'"),
+    ("features of other tokens", lambda: RowBias(zeros(1, 4, 6, 3), zeros(1, 3, 3), _pair, lo=-1), ValueError, r"features must have one row for each query, 5, got 6"),
+    ("a row table of another rank", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 2), _pair, lo=-1), ValueError, r"table must be \[4 or 1, distances, 3\] as features are, got \[1, 3, 2\]"),
+    ("values of other rows", lambda: RowBias(zeros(1, 4, 5, 3), zeros(1, 3, 3), _pair, lo=-1, values=zeros(1, 4, 8)), ValueError, r"values must be \[4 or 1, 3, v_dim\] as the table is, got \[1, 4, 8\]"),
     ("a sum of nothing", lambda: SumBias(()), ValueError, r"parts must hold at least one bias, got none"),
     ("a sum with a tensor", lambda: SumBias((_distance, zeros(4))), TypeError, r"parts\[1\] must be a bias, got Tensor"),
     ("the scaled of a mixed sum", lambda: SumBias((_distance, _row)).dense(), ValueError, r"scaled must be read from each part of a sum that mixes both, got a SumBias"),

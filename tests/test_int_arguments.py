@@ -32,13 +32,13 @@ def _attend(**options: Any) -> Any:
 
 
 def _of_an_entry(lo: Any) -> Any:
-    at = torch.arange(5)[None]
-    return ordinate.DistanceBias(torch.arange(6.0).view(2, 3), at, at, lo=lo)
+    at = ordinate.positions.Places.in_order(5, 5)
+    return ordinate.DistanceBias(torch.arange(6.0).view(2, 3), at, lo=lo)
 
 
 def _of_a_row(lo: Any) -> Any:
-    at = torch.arange(5)[None]
-    return ordinate.RowBias(_q, torch.ones(1, 3, 8), at, at, lo=lo)
+    at = ordinate.positions.Places.in_order(5, 5)
+    return ordinate.RowBias(_q, torch.ones(1, 3, 8), at, lo=lo)
 
 
 # What is called, and its integers.
@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "ordinate.to_interleaved": (
         lambda **sizes: ordinate.to_interleaved(torch.arange(16.0), **sizes), {"head_dim": 8, "rotary_dim": 4},
     ),
+    "ordinate.Along": (
+        lambda **axes: ordinate.Along(ordinate.ALiBi(2), **axes), {"axis": 1, "axes": 3},
+    ),
+    "positions.Places": (positions.Places.in_order, {"q_len": 2, "k_len": 5, "start": 3}),
     "positions.sequential": (positions.sequential, {"length": 3, "start": 7}),
     "positions.packed": (positions.packed, {"lengths": (2, 3)}),
     "positions.segment_ids": (positions.segment_ids, {"lengths": (2, 3)}),

@@ -43,7 +43,8 @@ def test_randomized_positions_are_sorted_distinct_and_anew_for_every_row():
 
 def test_left_out_positions_align_queries_to_the_end_of_the_keys():
     q, k = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 5, 4)
-    queries, keys = positions.resolve(q, k, None, None)
+    places = positions.resolve(q, k, None, None)
+    queries, keys = places.queries, places.keys
     _equal(queries, [[2, 3, 4]])
     _equal(keys, [[0, 1, 2, 3, 4]])
 
@@ -52,7 +53,8 @@ def test_left_out_positions_align_queries_to_the_end_of_the_keys():
 def test_one_given_position_serves_both_when_lengths_agree(given: str):
     q = torch.zeros(2, 2, 3, 4)
     arguments = {"q_positions": None, "k_positions": None, given: torch.tensor([5, 1, 7])}
-    for found in positions.resolve(q, q, **arguments):
+    places = positions.resolve(q, q, **arguments)
+    for found in (places.queries, places.keys):
         _equal(found, [[5, 1, 7]])
 
 
@@ -68,5 +70,5 @@ def test_one_given_position_is_refused_when_lengths_differ():
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_any_integer_dtype_will_do(dtype: torch.dtype):
     q = torch.zeros(1, 1, 3, 4)
-    queries, _ = positions.resolve(q, q, torch.tensor([200, 1, 7]).to(dtype), None)
+    queries = positions.resolve(q, q, torch.tensor([200, 1, 7]).to(dtype), None).queries
     _equal(queries, [[200, 1, 7]])

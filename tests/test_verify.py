@@ -12,7 +12,7 @@ from torch import nn
 import ordinate
 from ordinate import Combined, LinearBias, PositionEncoding, RoPE, Sinusoidal
 from ordinate.bias.types import DistanceBias
-from ordinate.positions import as_positions, resolve, sequential
+from ordinate.positions import Places, as_positions, resolve, sequential
 from ordinate.rotate.rotation import Rotation
 from ordinate.verify.examples import example_specs
 from ordinate.verify.order import _closest
@@ -48,7 +48,8 @@ class Turns(PositionEncoding):
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
         turned = []
-        for x, positions in zip((q, k), resolve(q, k, q_positions, k_positions), strict=True):
+        places = resolve(q, k, q_positions, k_positions)
+        for x, positions in ((q, places.queries), (k, places.keys)):
             pairs = torch.arange(x.shape[-1] // 2, dtype=torch.float64)
             angles = self.angles(positions[..., None].double(), pairs)
             turned.append(Rotation(angles, self.factor, "half", x.shape[-1]).apply(x))
@@ -63,13 +64,14 @@ class Biases(PositionEncoding):
         self.function, self.claims = function, frozenset(claims)
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        queries, keys = places.queries, places.keys
         lo = int(queries.amin() - keys.amax())
         hi = int(queries.amax() - keys.amin())
         distances = torch.arange(lo, hi + 1, dtype=torch.float64)
         heads = torch.arange(1, q.shape[1] + 1, dtype=torch.float64)[:, None]
         table = self.function(distances, heads) + torch.zeros(q.shape[1], len(distances)).double()
-        return DistanceBias(table, queries, keys, lo=lo)
+        return DistanceBias(table, Places.at(queries, keys), lo=lo)
 
 
 def _tones(positions, channels):
@@ -133,10 +135,11 @@ class Table(PositionEncoding):
         self.weight, self.row_of = nn.Parameter(torch.randn(rows, 2)), row_of
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        queries, keys = places.queries, places.keys
         lo, hi = int(queries.amin() - keys.amax()), int(queries.amax() - keys.amin())
         table = self.weight.t()[:, self.row_of(torch.arange(lo, hi + 1))]
-        return DistanceBias(table, queries, keys, lo=lo)
+        return DistanceBias(table, Places.at(queries, keys), lo=lo)
 
 
 def _unhalved_buckets(distances):
@@ -158,7 +161,7 @@ class LooksAtTheRow(Turns):
     """Frequencies that depend on the largest position in the call, in silence."""
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
-        longest = float(resolve(q, k, q_positions, k_positions)[0].amax()) + 1
+        longest = float(resolve(q, k, q_positions, k_positions).queries.amax()) + 1
         self.angles = lambda positions, pairs: _angles(positions, pairs) / longest
         return super().rotate(q, k, q_positions, k_positions)
 
@@ -188,7 +191,7 @@ class LowPrecisionSlopes(PositionEncoding):
     """slope · key position in the dtype of the activations, as some models have it."""
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        _, keys = resolve(q, k, q_positions, k_positions)
+        keys = resolve(q, k, q_positions, k_positions).keys
         slopes = torch.tensor([0.5, 0.25], dtype=q.dtype)[:, None]
         return ordinate.KeyBias((slopes * keys.to(q.dtype))[None])
 
@@ -401,8 +404,8 @@ def test_a_good_encoding_of_a_user_passes_with_sizes_from_its_attributes():
             self.num_heads = 3
 
         def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-            queries, keys = resolve(q, k, q_positions, k_positions)
-            return LinearBias(torch.ones(q.shape[1]).double(), queries, keys, symmetric=True)
+            places = resolve(q, k, q_positions, k_positions)
+            return LinearBias(torch.ones(q.shape[1]).double(), places, symmetric=True)
 
     report = ordinate.verify(Recency())
     assert report.ok, str(report)

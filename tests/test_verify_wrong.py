@@ -24,7 +24,7 @@ from ordinate import (
     RowBias,
     Sinusoidal,
 )
-from ordinate.positions import resolve
+from ordinate.positions import Places, resolve
 from ordinate.rotate.rotation import Rotation
 from ordinate.verify.report import NOT_TRIED, Status
 
@@ -39,7 +39,8 @@ class Rotary(PositionEncoding):
     length_dependent = False
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
-        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        at_q, at_k = places.queries, places.keys
         return self.turn(q, self.places(at_q, q), q), self.turn(
             k, self.key_places(at_k, k), q, keys=True
         )
@@ -117,7 +118,8 @@ class LoneQueriesTurnBack(Rotary):
     """Right for a whole row, and for a lone query with at most 64 keys."""
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
-        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        at_q, at_k = places.queries, places.keys
         off = 1 if q.shape[2] == 1 and k.shape[2] > 64 else 0
         return self.turn(q, at_q - off, q), self.turn(k, at_k, q)
 
@@ -144,7 +146,8 @@ class QueriesOffIn(Rotary):
         self.wrong = wrong
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
-        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        at_q, at_k = places.queries, places.keys
         off = int(self.wrong(len(q), q.shape[2], k.shape[2]))
         return self.turn(q, at_q + off, q), self.turn(k, at_k, q)
 
@@ -157,7 +160,8 @@ class FirstRowOfPositionsIn(Rotary):
         self.wrong = wrong
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
-        at_q, at_k = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
+        at_q, at_k = places.queries, places.keys
         at_q = at_q[:1] if self.wrong(q.shape[2], k.shape[2]) else at_q
         return self.turn(q, at_q, q), self.turn(k, at_k, q)
 
@@ -355,7 +359,8 @@ class LearnsFrequencies(PositionEncoding):
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
         turned = []
-        for x, at in zip((q, k), resolve(q, k, q_positions, k_positions), strict=True):
+        places = resolve(q, k, q_positions, k_positions)
+        for x, at in ((q, places.queries), (k, places.keys)):
             angles = at[..., None].double() * self.used(self.frequencies).double()
             turned.append(Rotation(angles, 1.0, "half", 8).apply(x))
         return tuple(turned)
@@ -403,7 +408,7 @@ class TwoAxes(PositionEncoding):
         places = resolve(q, k, q_positions, k_positions, axes=2)
         return tuple(
             self.turn(x, at, axis)
-            for x, at, axis in zip((q, k), places, (self.queries, self.keys), strict=True)
+            for x, at, axis in ((q, places.queries, self.queries), (k, places.keys, self.keys))
         )
 
     def turn(self, x, positions, axis):
@@ -487,29 +492,29 @@ class Line(PositionEncoding):
         self.slopes = nn.Parameter(torch.tensor([0.5, 0.25, 0.125, 0.0625]))
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        return self.line(q, k, *resolve(q, k, q_positions, k_positions))
+        places = resolve(q, k, q_positions, k_positions)
+        return self.line(q, k, places.queries, places.keys)
 
     def line(self, q, k, queries, keys):
-        return LinearBias(self.slopes, queries, keys, symmetric=True)
+        return LinearBias(self.slopes, Places.at(queries, keys), symmetric=True)
 
 
 class LineByIndices(Line):
     def line(self, q, k, queries, keys):
         queries = queries[:, -1:] + torch.arange(1 - q.shape[2], 1)
-        return LinearBias(
-            self.slopes, queries, keys[:, -1:] + torch.arange(1 - k.shape[2], 1), symmetric=True
-        )
+        keys = keys[:, -1:] + torch.arange(1 - k.shape[2], 1)
+        return LinearBias(self.slopes, Places.at(queries, keys), symmetric=True)
 
 
 class LineOfTheFirstRow(Line):
     def line(self, q, k, queries, keys):
-        return LinearBias(self.slopes, queries[:1], keys[:1], symmetric=True)
+        return LinearBias(self.slopes, Places.at(queries[:1], keys[:1]), symmetric=True)
 
 
 class SlopesReversedForFewerKeys(Line):
     def line(self, q, k, queries, keys):
         slopes = self.slopes if k.shape[1] == q.shape[1] else self.slopes.flip(0)
-        return LinearBias(slopes, queries, keys, symmetric=True)
+        return LinearBias(slopes, Places.at(queries, keys), symmetric=True)
 
 
 class WidensKeys(Rotary):
@@ -523,15 +528,10 @@ class WidensKeys(Rotary):
 class SteeperInFloat32(Line):
     def line(self, q, k, queries, keys):
         return LinearBias(
-            self.slopes * (1.01 if q.dtype == torch.float32 else 1), queries, keys, symmetric=True
+            self.slopes * (1.01 if q.dtype == torch.float32 else 1),
+            Places.at(queries, keys),
+            symmetric=True,
         )
-
-
-class LineSaysAligned(Line):
-    """Only a kernel that believes it would be wrong."""
-
-    def line(self, q, k, queries, keys):
-        return LinearBias(self.slopes, queries, keys, symmetric=True, aligned=True)
 
 
 class MovesBetween(Line):
@@ -543,23 +543,23 @@ class MovesBetween(Line):
         queries, keys = (
             torch.where((p >= self.low) & (p < self.high), 2 * p, p) for p in (queries, keys)
         )
-        return LinearBias(self.slopes, queries, keys, symmetric=True)
+        return LinearBias(self.slopes, Places.at(queries, keys), symmetric=True)
 
 
 class CountsHeadsOfKeys(Line):
     def line(self, q, k, queries, keys):
-        return LinearBias(self.slopes[: k.shape[1]], queries, keys, symmetric=True)
+        return LinearBias(self.slopes[: k.shape[1]], Places.at(queries, keys), symmetric=True)
 
 
 class CutSlope(Line):
     def line(self, q, k, queries, keys):
-        return LinearBias(self.slopes.detach(), queries, keys, symmetric=True)
+        return LinearBias(self.slopes.detach(), Places.at(queries, keys), symmetric=True)
 
 
 class CutSlopeOfTheLastHead(Line):
     def line(self, q, k, queries, keys):
         slopes = torch.cat((self.slopes[:3], self.slopes[3:].detach()))
-        return LinearBias(slopes, queries, keys, symmetric=True)
+        return LinearBias(slopes, Places.at(queries, keys), symmetric=True)
 
 
 class FlattensOnGaps(Line):
@@ -569,20 +569,20 @@ class FlattensOnGaps(Line):
         slopes = self.slopes
         if not bool((keys.diff(dim=-1) == 1).all()):
             slopes = slopes * torch.tensor([1.0, 1.0, 1.0, 0.5])
-        return LinearBias(slopes, queries, keys, symmetric=True)
+        return LinearBias(slopes, Places.at(queries, keys), symmetric=True)
 
 
 class LoneQueriesSeeNothing(Line):
     def line(self, q, k, queries, keys):
         lone = q.shape[2] == 1 and k.shape[2] > 64
-        return LinearBias(self.slopes * (0.5 if lone else 1), queries, keys, symmetric=True)
+        return LinearBias(self.slopes * (0.5 if lone else 1), Places.at(queries, keys), symmetric=True)
 
 
 class BendsFarOut(Line):
     claims = frozenset({"slopes", "shift invariance"})
 
     def line(self, q, k, queries, keys):
-        return DistanceBias(-self.slopes[:, None] * torch.arange(10_000), queries, keys, lo=0)
+        return DistanceBias(-self.slopes[:, None] * torch.arange(10_000), Places.at(queries, keys), lo=0)
 
 
 class RisesFarOut(Line):
@@ -591,7 +591,7 @@ class RisesFarOut(Line):
     def line(self, q, k, queries, keys):
         distances = torch.arange(9000)
         table = -self.slopes[:, None] * torch.where(distances < 6000, distances, 12_000 - distances)
-        return DistanceBias(table, queries, keys, lo=0)
+        return DistanceBias(table, Places.at(queries, keys), lo=0)
 
 
 class LearnsNearRowsOnly(PositionEncoding):
@@ -602,7 +602,7 @@ class LearnsNearRowsOnly(PositionEncoding):
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
         near, far = self.weight[:, 500:1501], self.weight.detach()
         table = torch.cat((far[:, :500], near, far[:, 1501:]), dim=1)
-        return DistanceBias(table, *resolve(q, k, q_positions, k_positions), lo=-1000)
+        return DistanceBias(table, resolve(q, k, q_positions, k_positions), lo=-1000)
 
 
 class WrongBlocks(DistanceBias):
@@ -614,9 +614,9 @@ class WrongBlocks(DistanceBias):
 
 class BlocksOfAnotherPlace(PositionEncoding):
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
         table = -torch.arange(6001).log1p().to(torch.float64).expand(4, -1)
-        return WrongBlocks(table, queries, keys, lo=-3000)
+        return WrongBlocks(table, places, lo=-3000)
 
 
 class WrongPullback(LinearBias):
@@ -626,7 +626,7 @@ class WrongPullback(LinearBias):
 
 class HalvesItsGradient(Line):
     def line(self, q, k, queries, keys):
-        return WrongPullback(self.slopes, queries, keys, symmetric=True)
+        return WrongPullback(self.slopes, Places.at(queries, keys), symmetric=True)
 
 
 class KeyFeatures(PositionEncoding):
@@ -638,9 +638,9 @@ class KeyFeatures(PositionEncoding):
         self.table, self.shared = nn.Parameter(torch.randn(1, 33, 8)), shared
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = resolve(q, k, q_positions, k_positions)
+        places = resolve(q, k, q_positions, k_positions)
         features = self.shared(k, q.shape[1] // k.shape[1])
-        return RowBias(features, self.table, queries, keys, lo=-16, side="key")
+        return RowBias(features, self.table, places, lo=-16, side="key")
 
 
 class Gate(PositionEncoding):
@@ -703,7 +703,6 @@ OTHERS = [
     ("codes count from the first position", "gaps",
      lambda: Codes(lambda p, x: p[:, :1] + torch.arange(p.shape[1]))),
     ("a bias is flatter among gaps, on one head", "gaps", FlattensOnGaps),
-    ("a bias says that positions were left out", "gaps", LineSaysAligned),
     ("left-out positions start at 0", "every length", CountsWherePositionsAreLeftOut),
     ("keys are off by one after a start", "gaps", KeysOffByOneAfterAStart),
     ("queries off in rows that are no power of two", "every length",
@@ -790,7 +789,7 @@ def _rate(heads: int) -> PositionEncoding:
 
         def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
             table = -self.rate[:, None] * torch.log1p(torch.arange(4097, device=q.device))
-            return DistanceBias(table, *resolve(q, k, q_positions, k_positions), lo=0)
+            return DistanceBias(table, resolve(q, k, q_positions, k_positions), lo=0)
 
     return LogBias()
 
@@ -807,7 +806,7 @@ class Ungrouped(LearnsFrequencies):
 class DrawsInTraining(Line):
     def line(self, q, k, queries, keys):
         scale = torch.rand(()) if self.training else 1.0
-        return LinearBias(self.slopes * scale, queries, keys, symmetric=True)
+        return LinearBias(self.slopes * scale, Places.at(queries, keys), symmetric=True)
 
 
 RIGHT = {

@@ -26,6 +26,7 @@ from .catalog import catalog as catalog
 from .catalog import create as create
 from .embed.learned import Learned as Learned
 from .embed.sinusoidal import Sinusoidal as Sinusoidal
+from .encoding import Along as Along
 from .encoding import Combined as Combined
 from .encoding import NoPE as NoPE
 from .encoding import PositionEncoding as PositionEncoding

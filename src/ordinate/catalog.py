@@ -17,7 +17,7 @@ from .bias.t5 import T5Bias
 from .checks import check_at_most, check_positive_int, nearest
 from .embed.learned import Learned
 from .embed.sinusoidal import Sinusoidal
-from .encoding import Combined, NoPE, PositionEncoding
+from .encoding import Along, Combined, NoPE, PositionEncoding
 from .rotate.rope import RoPE
 from .spec import MOST_CHARACTERS, MOST_PARTS, quoted, read_value, split
 from .table_size import LARGEST_TABLE, numbers_in_table
@@ -94,7 +94,8 @@ def create(
     """An encoding from its name and options: ``"rope:base=1e6"``, ``"rope+yarn:factor=4"``, ``"rope+alibi"``.
 
     Options follow a colon, separated by commas. After ``+`` a scaling modifies the rotation before it
-    and an encoding is combined with what came before.
+    and an encoding is combined with what came before; ``axis=0`` among the options of any encoding makes it
+    read that coordinate of positions with several, as `Along` does.
 
     Args:
         d_model, num_heads, head_dim, max_positions: What the model has; each encoding takes what it
@@ -128,12 +129,15 @@ def create(
         "original_max_position": max_positions,
     }
     made: list[tuple[Entry, dict[str, Any]]] = []
+    axes: list[int | None] = []
     for entry, options in parse(spec):
+        axis = None if entry.is_scaling else options.pop("axis", None)
         arguments = _arguments(entry, options, context, spec)
         numbers = numbers_in_table(entry, arguments)
         check_at_most(f"numbers in the table of {entry.name}", numbers, LARGEST_TABLE)
         if not entry.is_scaling:
             made.append((entry, arguments))
+            axes.append(axis)
             continue
         if not made or made[-1][0].cls is not RoPE:
             before = made[-1][0].name if made else "nothing"
@@ -145,7 +149,10 @@ def create(
                 f"rope must have one scaling in spec {quoted(spec)}, got a second, {entry.name!r}"
             )
         made[-1][1]["scaling"] = entry.cls(**arguments)
-    encodings = [entry.cls(**arguments) for entry, arguments in made]
+    encodings: list[PositionEncoding] = []
+    for (entry, arguments), axis in zip(made, axes, strict=True):
+        encoding = entry.cls(**arguments)
+        encodings.append(encoding if axis is None else Along(encoding, axis))
     return encodings[0] if len(encodings) == 1 else Combined(*encodings)
 
 

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias.types import Bias
-from .positions import as_rows
+from .checks import check_positive_int
+from .positions import Places, Positions, resolve
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
 
@@ -28,8 +29,8 @@ class PositionEncoding(nn.Module):
     Example:
         >>> class Recency(PositionEncoding):
         ...     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        ...         queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-        ...         return ordinate.LinearBias(torch.ones(q.shape[1]), queries, keys, symmetric=True)
+        ...         places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        ...         return ordinate.LinearBias(torch.ones(q.shape[1]), places, symmetric=True)
         >>> q = k = v = torch.randn(1, 2, 5, 8)
         >>> ordinate.attention(q, k, v, Recency()).shape
         torch.Size([1, 2, 5, 8])
@@ -47,6 +48,16 @@ class PositionEncoding(nn.Module):
     #: Whether `bias` reads x; a cache must then hold the layer's inputs.
     reads_input: bool = False
 
+    #: How many coordinates of a position it reads, one from each axis.
+    axes: int = 1
+
+    #: What it was made for, where it was made for one number only: heads, channels of a head or of an embedding,
+    #: and the positions that it has a code for. None: any.
+    num_heads: int | None = None
+    head_dim: int | None = None
+    d_model: int | None = None
+    max_positions: int | None = None
+
     #: The properties this encoding promises, by their names in `ordinate.verify`.
     claims: frozenset[str] = frozenset()
 
@@ -60,7 +71,7 @@ class PositionEncoding(nn.Module):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         lengths: Lengths | None = None,
@@ -70,6 +81,8 @@ class PositionEncoding(nn.Module):
         """Turn queries and keys by their positions; values are never turned.
 
         Args:
+            q_positions, k_positions: As the caller gave them, or one `Places` of both: see `positions.resolve`,
+                which makes one of them all.
             lengths: The length of each sequence, for scalings that depend on it: an int, one
                 number a row ``[batch]``, one a token ``[batch or 1, seq]``, or a pair of those for
                 q and k. Default: the row's largest position + 1.
@@ -80,7 +93,7 @@ class PositionEncoding(nn.Module):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
@@ -118,7 +131,10 @@ class Combined(PositionEncoding):
                 )
         self.encodings = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.logit_factor = math.prod(encoding.logit_factor for encoding in encodings)
-        self.axes = max((getattr(encoding, "axes", 1) for encoding in encodings), default=1)
+        self.axes = max((encoding.axes for encoding in encodings), default=1)
+        for name in ("num_heads", "head_dim", "d_model", "max_positions"):
+            sizes = [size for part in encodings if (size := getattr(part, name)) is not None]
+            setattr(self, name, min(sizes, default=None))
         self.reads_keys = any(encoding.reads_keys for encoding in encodings)
         self.reads_input = any(encoding.reads_input for encoding in encodings)
         self.length_dependent = any(encoding.length_dependent for encoding in encodings)
@@ -129,18 +145,64 @@ class Combined(PositionEncoding):
         return x
 
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         for encoding in self.encodings:
-            q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=lengths)
+            q, k = encoding.rotate(q, k, places, lengths=lengths)
         return q, k
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         total: Bias | None = None
-        # All parts of a sum get the same tensors, by which attention knows that they stand at the same positions.
-        q_positions, k_positions = (
-            as_rows(at) if isinstance(at, Tensor) else at for at in (q_positions, k_positions)
-        )
         for encoding in self.encodings:
-            part = encoding.bias(q, k, q_positions, k_positions, x=x)
+            part = encoding.bias(q, k, places, x=x)
             if part is not None:
                 total = part if total is None else total + part
         return total
+
+
+class Along(PositionEncoding):
+    """An encoding that reads one coordinate of positions that have several, next to others in a `Combined`.
+
+    Args:
+        axis: Which coordinate it reads, counted from 0.
+        axes: How many there are, where it is used alone. Default: up to the one it reads.
+
+    Example:
+        >>> both = Combined(ordinate.RoPE(8, sections=(2, 2)), Along(ordinate.ALiBi(2, symmetric=True), axis=0))
+        >>> q = k = v = torch.randn(1, 2, 6, 8)
+        >>> ordinate.attention(q, k, v, both, q_positions=ordinate.positions.grid(2, 3)).shape
+        torch.Size([1, 2, 6, 8])
+    """
+
+    def __init__(self, encoding: PositionEncoding, axis: int, axes: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(encoding, PositionEncoding):
+            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        if encoding.axes > 1:
+            raise ValueError(f"encoding must read one axis, got one that reads {encoding.axes}")
+        self.axis = check_positive_int("axis", axis, minimum=0)
+        least = self.axis + 1
+        self.axes = least if axes is None else check_positive_int("axes", axes, minimum=least)
+        self.encoding = encoding
+        for name in (
+            "logit_factor", "length_dependent", "reads_keys", "reads_input", "claims",
+            "num_heads", "head_dim", "d_model", "max_positions",
+        ):  # fmt: skip
+            setattr(self, name, getattr(encoding, name))
+
+    def embed(self, x, positions=None):
+        several = isinstance(positions, Tensor) and positions.dim() == 3
+        return self.encoding.embed(x, positions[self.axis] if several else positions)
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        return self.encoding.rotate(q, k, self._places(q, k, q_positions, k_positions), lengths=lengths)
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        return self.encoding.bias(q, k, self._places(q, k, q_positions, k_positions), x=x)
+
+    def _places(self, q, k, q_positions, k_positions):
+        axes = q_positions.axes if isinstance(q_positions, Places) else self.axes
+        return resolve(q, k, q_positions, k_positions, axes=axes).along(self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"

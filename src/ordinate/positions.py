@@ -7,7 +7,8 @@ so no dtype of the activations can merge two of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -152,8 +153,8 @@ def as_positions(
         raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
     rank, most = positions.dim(), 2 if axes == 1 else 3
     if not 1 <= rank <= most:
-        more = "" if axes == 1 else f" or [{axes}, batch, seq]"
-        raise ValueError(f"{name} must be [seq] or [batch, seq]{more}, got {list(positions.shape)}")
+        shapes = f"[seq] or [batch, seq]{_several(axes)}"
+        raise ValueError(f"{name} must be {shapes}, got {list(positions.shape)}")
     if rank == 3 and positions.shape[0] != axes:
         raise ValueError(f"{name} must have {axes} axes, got {positions.shape[0]}")
     if seq is not None and positions.shape[-1] != seq:
@@ -162,16 +163,9 @@ def as_positions(
         raise ValueError(f"{name} must have batch size 1 or {batch}, got {positions.shape[-2]}")
     if device is not None and positions.device != device:
         raise ValueError(f"{name} must be on {device}, got {positions.device}")
-    return as_rows(positions)
-
-
-def as_rows(positions: Tensor) -> Tensor:
-    """Integers as `as_positions` returns them, and that tensor itself if given it; what is no position as it is."""
-    if positions.dtype not in INTEGERS:
-        return positions
     # A compiler would take what `long` returns for another tensor.
     positions = positions if positions.dtype == torch.int64 else positions.long()
-    return positions[None] if positions.dim() == 1 else positions
+    return positions[None] if rank == 1 else positions
 
 
 def check_lengths(lengths: object, *, batch: int) -> None:
@@ -197,29 +191,236 @@ def check_lengths(lengths: object, *, batch: int) -> None:
             raise TypeError(f"lengths must be an int or an integer tensor, got {got}") from None
 
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the queries and the keys of a call stand: what a bias that looks at pairs is made with.
+
+    Made once per call by `resolve`, and checked then. There are two kinds: positions that are data, made by `at`,
+    and tokens that are simply in order, made by `in_order`, which hold no tensor until `queries` or `keys` is read.
+
+    Attributes:
+        device: Where the tokens are.
+        given: The positions of queries and keys, ``[batch or 1, seq]`` or ``[axes, batch or 1, seq]``; () if in order.
+        offset: The distance of query i and key j is ``i - j + offset``, known without reading a tensor, which a
+            kernel launch could not. None where only the positions tell.
+        start: Where the first key stands, if in order.
+
+    Example:
+        >>> places = Places.in_order(2, 5)
+        >>> places.queries, places.keys
+        (tensor([[3, 4]]), tensor([[0, 1, 2, 3, 4]]))
+        >>> places.distances()
+        tensor([[[ 3,  2,  1,  0, -1],
+                 [ 4,  3,  2,  1,  0]]])
+    """
+
+    q_len: int
+    k_len: int
+    device: torch.device
+    given: tuple[Tensor, ...] = ()
+    offset: int | None = None
+    start: int = 0
+
+    @staticmethod
+    def at(queries: Tensor, keys: Tensor, *, offset: int | None = None) -> Places:
+        """Places that are data.
+
+        Args:
+            queries, keys: ``[seq]``, ``[batch, seq]`` or ``[axes, batch or 1, seq]``.
+            offset: Where distances follow from indices all the same, as within each of several packed sequences.
+        """
+        axes = max(
+            [x.shape[0] if isinstance(x, Tensor) and x.dim() == 3 else 1 for x in (queries, keys)]
+        )
+        named = {"queries": queries, "keys": keys}
+        q, k = (as_positions(name, x, axes=axes) for name, x in named.items())
+        if keys is queries:
+            k = q
+        if q.shape[-2] != k.shape[-2] and 1 not in (q.shape[-2], k.shape[-2]):
+            raise ValueError(f"keys must have batch size 1 or {q.shape[-2]}, got {k.shape[-2]}")
+        if q.device != k.device:
+            raise ValueError(f"keys must be on {q.device}, got {k.device}")
+        return Places(q.shape[-1], k.shape[-1], q.device, (q, k), offset)
+
+    @staticmethod
+    def in_order(
+        q_len: int, k_len: int, *, start: int = 0, device: torch.device | str | None = None
+    ) -> Places:
+        """Keys at ``start, start + 1, …``, and the last query level with the last key."""
+        if not torch.compiler.is_compiling():  # there a length may be symbolic
+            q_len = check_positive_int("q_len", q_len, minimum=0)
+            k_len = check_positive_int("k_len", k_len, minimum=0)
+            start = check_int("start", start)
+        device = torch.empty(0, device=device).device  # the default one, where a compiler traces too
+        return Places(q_len, k_len, device, (), k_len - q_len, start)
+
+    @property
+    def q_start(self) -> int:
+        """Where the first query stands, if in order."""
+        assert self.offset is not None
+        return self.start + self.offset
+
+    @property
+    def is_near(self) -> bool:
+        """Whether tokens are in order and their positions known to be small; nothing is looked at."""
+        return self.is_in_order and (not isinstance(self.start, int) or abs(self.start) < 2**28)
+
+    @property
+    def queries(self) -> Int[Tensor, "..."]:
+        return self._run(self.q_start, self.q_len) if self.is_in_order else self.given[0]
+
+    @property
+    def keys(self) -> Int[Tensor, "..."]:
+        return self._run(self.start, self.k_len) if self.is_in_order else self.given[1]
+
+    def _run(self, start: int, length: int) -> Int[Tensor, "1 seq"]:
+        return torch.arange(start, start + length, device=self.device)[None]
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether tokens stand one after the other, with nothing between."""
+        return len(self.given) == 0  # a compiler knows no `not` of a tuple
+
+    @property
+    def aligned(self) -> bool:
+        """Whether indices counted from the ends tell distances: the last query and the last key are 0 apart."""
+        return self.offset is not None and self.offset == self.k_len - self.q_len
+
+    @property
+    def shared(self) -> bool:
+        """Whether queries and keys are the same tokens."""
+        if self.is_in_order:
+            return self.offset == 0 and self.q_len == self.k_len
+        return self.given[0] is self.given[1]
+
+    @property
+    def batch(self) -> int:
+        """How many rows differ: 1 where all stand alike."""
+        return max([1, *[x.shape[-2] for x in self.given]])
+
+    @property
+    def axes(self) -> int:
+        """How many coordinates are given; 1 also where one number stands for all of them."""
+        return max([1, *[x.shape[0] for x in self.given if x.dim() == 3]])
+
+    def same_as(self, other: Places) -> bool:
+        """Whether both give each pair one distance; equal numbers in two tensors do not count."""
+        if self is other:
+            return True
+        if self.offset is not None and other.offset is not None:
+            return bool(self.offset == other.offset)
+        if self.is_in_order or other.is_in_order:
+            return False
+        return self.given[0] is other.given[0] and self.given[1] is other.given[1]
+
+    def along(self, axis: int) -> Places:
+        """The same tokens by one of their coordinates."""
+        if 1 < self.axes <= axis:
+            raise ValueError(f"q_positions must have axis {axis}, got {self.axes} axes")
+        given = tuple(x[axis] if x.dim() == 3 else x for x in self.given)
+        return replace(self, given=given[:1] * 2 if self.shared else given)
+
+    def block(self, q: slice, k: slice) -> Places:
+        """The same for some of the queries and some of the keys."""
+        (q_start, q_stop, _), (k_start, k_stop, _) = q.indices(self.q_len), k.indices(self.k_len)
+        offset = None if self.offset is None else self.offset + q_start - k_start
+        given = tuple(x[..., part] for x, part in zip(self.given, (q, k), strict=False))
+        q_len, k_len = max(0, q_stop - q_start), max(0, k_stop - k_start)
+        return Places(q_len, k_len, self.device, given, offset, self.start + k_start)
+
+    def distances(self) -> Int[Tensor, "batch q k"]:
+        """``query - key`` for each pair; the past is positive."""
+        if self.offset is None:
+            return self.queries[:, :, None] - self.keys[:, None, :]
+        q = torch.arange(self.q_len, device=self.device) + self.offset
+        return (q[:, None] - torch.arange(self.k_len, device=self.device))[None]
+
+    def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
+        """The distance on each diagonal, in the order of `Bias.diagonals`; None where there is not one on each.
+
+        Positions that are data are looked at.
+        """
+        count = torch.arange(self.q_len + self.k_len - 1, device=self.device)
+        if self.offset is not None:
+            return (self.q_len - 1 + self.offset - count)[None]
+        if not all((positions.diff(dim=-1) == 1).all() for positions in self.given):
+            return None
+        return self.queries[:, -1:] - self.keys[:, :1] - count
+
+    def as_one_query(self) -> Places:
+        """The last query alone, had it as many keys as there are diagonals: each distance of these places once."""
+        count = self.q_len + self.k_len - 1
+        if self.offset is not None:
+            return Places(1, count, self.device, (), self.q_len - 1 + self.offset)
+        keys = self.keys[:, :1] + torch.arange(count, device=self.device)
+        return Places(1, count, self.device, (self.queries[:, -1:], keys))
+
+    def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The distance of one pair by index; positions of one row hold for every row of the batch."""
+        if self.offset is not None:
+            return q - k + self.offset
+        at_q, at_k = self.given
+        return at_q[b if len(at_q) > 1 else b * 0, q] - at_k[b if len(at_k) > 1 else b * 0, k]
+
+    # How a custom operator carries them: as tensors, integers and a word, for its schema knows nothing else.
+
+    def integers(self) -> list[int]:
+        sizes = [self.q_len, self.k_len, self.start] if self.is_in_order else []
+        return sizes if self.offset is None else [*sizes, self.offset]
+
+    def kind(self) -> str:
+        if self.is_in_order:
+            return f"in order on {self.device}"
+        return "given" if self.offset is None else "given, with an offset"
+
+    @staticmethod
+    def rebuild(kind: str, tensors: Iterator[Tensor], integers: Iterator[int]) -> Places:
+        """The inverse of `given`, `integers` and `kind`."""
+        if kind.startswith("in order on "):
+            q_len, k_len, start, offset = (next(integers) for _ in range(4))
+            return Places(q_len, k_len, torch.device(kind.split()[-1]), (), offset, start)
+        q, k = next(tensors), next(tensors)
+        own = None if kind == "given" else next(integers)
+        return Places(q.shape[-1], k.shape[-1], q.device, (q, k), own)
+
+
+#: What `rotate` and `bias` take as their first positions: those of the queries, or places, which hold the keys' too.
+Positions = Int[Tensor, "..."] | Places
+
+
 def resolve(
     q: Tensor,
     k: Tensor,
-    q_positions: Tensor | None,
-    k_positions: Tensor | None,
+    q_positions: Positions | None,
+    k_positions: Int[Tensor, "..."] | None,
     *,
     axes: int = 1,
-) -> tuple[Int[Tensor, "..."], Int[Tensor, "..."]]:
-    """The positions of queries and keys, where callers may leave out what is plain.
+) -> Places:
+    """Where queries and keys stand, where callers may leave out what is plain.
 
     With neither given, keys count from 0 and queries are aligned to the end of the keys. With
     one given and equal lengths, the other follows it; with unequal lengths that would be a guess.
+    `attention` does this once per call and passes the result on as ``q_positions``; it is then returned unchanged.
+
+    Args:
+        axes: How many coordinates the encoding reads.
+
+    Example:
+        >>> q = k = torch.randn(1, 2, 3, 8)
+        >>> resolve(q, k, torch.tensor([5, 6, 9]), None).distances()
+        tensor([[[ 0, -1, -4],
+                 [ 1,  0, -3],
+                 [ 4,  3,  0]]])
     """
+    if isinstance(q_positions, Places):
+        return _fitting(q_positions, k_positions, q, k, axes)
     for name, tensor in (("q", q), ("k", k)):
         check_rank(name, tensor, "batch, heads, seq, head_dim")
         if tensor.shape[0] != q.shape[0]:
             raise ValueError(f"{name} must have the batch size {q.shape[0]} of q, got {tensor.shape[0]}")
     batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
     if q_positions is None and k_positions is None:
-        keys = sequential(k_len, device=k.device)[None]
-        if q_len == k_len:
-            return keys, keys
-        return sequential(q_len, start=k_len - q_len, device=q.device)[None], keys
+        return Places(q_len, k_len, k.device, (), k_len - q_len)
     if q_len != k_len and (q_positions is None or k_positions is None):
         missing, given = "q_positions", "k_positions"
         if q_positions is not None:
@@ -228,16 +429,37 @@ def resolve(
             f"{missing} must be given along with {given} when lengths differ, "
             f"got {q_len} queries and {k_len} keys"
         )
-    if q_positions is None:
-        assert k_positions is not None
-        keys = as_positions(
-            "k_positions", k_positions, batch=batch, seq=k_len, device=k.device, axes=axes
-        )
-        return keys, keys
-    queries = as_positions(
-        "q_positions", q_positions, batch=batch, seq=q_len, device=q.device, axes=axes
-    )
+    sides = {"q_positions": (q_positions, q), "k_positions": (k_positions, k)}
+    queries, keys = (
+        None if at is None else
+        as_positions(name, at, batch=batch, seq=x.shape[-2], device=x.device, axes=axes)
+        for name, (at, x) in sides.items()
+    )  # fmt: skip
     if k_positions is None or k_positions is q_positions:
-        return queries, queries
-    keys = as_positions("k_positions", k_positions, batch=batch, seq=k_len, device=k.device, axes=axes)
-    return queries, keys
+        keys = queries
+    elif queries is None:
+        queries = keys
+    assert queries is not None
+    assert keys is not None
+    return Places(q_len, k_len, k.device, (queries, keys))
+
+
+def _fitting(places: Places, k_positions: object, q: Tensor, k: Tensor, axes: int) -> Places:
+    batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
+    if k_positions is not None:
+        raise ValueError("k_positions must be None where q_positions hold the keys' places too")
+    if (places.q_len, places.k_len) != (q_len, k_len):
+        raise ValueError(
+            f"q_positions must hold the places of {q_len} queries and {k_len} keys, "
+            f"got {places.q_len} and {places.k_len}"
+        )
+    if places.batch not in (1, batch):
+        raise ValueError(f"q_positions must have batch size 1 or {batch}, got {places.batch}")
+    if places.axes not in (1, axes):
+        shapes, got = f"[seq] or [batch, seq]{_several(axes)}", list(places.given[0].shape)
+        raise ValueError(f"q_positions must be {shapes}, got {got}")
+    return places
+
+
+def _several(axes: int) -> str:
+    return "" if axes == 1 else f" or [{axes}, batch, seq]"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import ordinate
 from ordinate import DistanceBias, KeyBias, LinearBias, RowBias, SumBias
+from ordinate.positions import Places
 
 Leaves = dict[str, Tensor]
 
@@ -42,6 +43,9 @@ class Shape:
         if queries is None:
             queries = torch.arange(self.q_len)[None] + self.k_len - self.q_len
         return queries, keys
+
+    def places(self) -> Places:
+        return Places.at(*self.positions())
 
     def distances(self) -> Tensor:
         queries, keys = self.positions()
@@ -121,7 +125,7 @@ def _build_row(side: str, lo: int, scaled: bool) -> Callable[[Leaves, Shape], Ro
     return lambda leaves, shape: RowBias(
         leaves["features"],
         leaves["row_table"],
-        *shape.positions(),
+        shape.places(),
         lo=lo,
         side=side,  # type: ignore[arg-type]
         scaled=scaled,
@@ -152,13 +156,13 @@ _ROW_QUERY = _row_case("row_query", "query", shared=False, values=False, scaled=
 _DISTANCE = BiasCase(
     "distance",
     _table(9),
-    lambda leaves, shape: DistanceBias(leaves["table"], *shape.positions(), lo=-4),
+    lambda leaves, shape: DistanceBias(leaves["table"], shape.places(), lo=-4),
     lambda leaves, shape, scale: _distance(leaves, shape, -4),
 )
 _SYMMETRIC = BiasCase(
     "linear_symmetric",
     _slopes,
-    lambda leaves, shape: LinearBias(leaves["slopes"], *shape.positions(), symmetric=True),
+    lambda leaves, shape: LinearBias(leaves["slopes"], shape.places(), symmetric=True),
     lambda leaves, shape, scale: _linear(leaves, shape, symmetric=True),
 )
 
@@ -169,7 +173,7 @@ BIASES = {
         BiasCase(
             "linear",
             _slopes,
-            lambda leaves, shape: LinearBias(leaves["slopes"], *shape.positions()),
+            lambda leaves, shape: LinearBias(leaves["slopes"], shape.places()),
             lambda leaves, shape, scale: _linear(leaves, shape, symmetric=False),
             causal_only=True,
         ),
@@ -178,7 +182,7 @@ BIASES = {
             "linear_scaled",
             _slopes,
             lambda leaves, shape: LinearBias(
-                leaves["slopes"], *shape.positions(), symmetric=True, scaled=True
+                leaves["slopes"], shape.places(), symmetric=True, scaled=True
             ),
             lambda leaves, shape, scale: _linear(leaves, shape, symmetric=True) * scale,
         ),
@@ -186,7 +190,7 @@ BIASES = {
         BiasCase(
             "distance_past_only",
             _table(6),
-            lambda leaves, shape: DistanceBias(leaves["table"], *shape.positions(), lo=0, scaled=True),
+            lambda leaves, shape: DistanceBias(leaves["table"], shape.places(), lo=0, scaled=True),
             lambda leaves, shape, scale: _distance(leaves, shape, 0) * scale,
         ),
         _KEY,

@@ -7,6 +7,7 @@ import torch
 
 import ordinate
 from ordinate.attention import diagonal
+from ordinate.positions import Places
 
 MASKS = {
     "open": {},
@@ -50,7 +51,7 @@ def test_a_scaled_bias_and_positions_of_its_own_for_each_row_reach_the_table():
     start = torch.tensor([[5], [-3]])
     positions = torch.arange(21) + start
     q, k, v = (torch.randn(2, 3, 21, 4, dtype=torch.float64) for _ in range(3))
-    bias = ordinate.DistanceBias(table, positions, positions.flip(0), lo=-4, scaled=True)
+    bias = ordinate.DistanceBias(table, Places.at(positions, positions.flip(0)), lo=-4, scaled=True)
     grads = []
     for impl in ("reference", "chunked"):
         out = ordinate.attention(q, k, v, bias=bias, impl=impl)
@@ -65,7 +66,7 @@ def test_weights_near_the_smallest_number_are_dropped_and_the_gradients_stay_rig
     positions = torch.arange(400)[None]
     grads = []
     for dtype, impl in ((torch.float64, "reference"), (torch.float32, "chunked")):
-        bias = ordinate.LinearBias(slopes.to(dtype), positions, positions)
+        bias = ordinate.LinearBias(slopes.to(dtype), Places.at(positions, positions))
         given = [x.to(dtype).requires_grad_() for x in (q, k, v)]
         out = ordinate.attention(*given, bias=bias, causal=True, impl=impl)
         weight = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)

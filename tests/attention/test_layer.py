@@ -227,9 +227,9 @@ class _KeySide(ordinate.PositionEncoding):
         self.table = torch.nn.Parameter(torch.randn(1, 7, 8))
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         features = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        return ordinate.RowBias(features, self.table, queries, keys, lo=-3, side="key")
+        return ordinate.RowBias(features, self.table, places, lo=-3, side="key")
 
 
 class _Gates(ordinate.PositionEncoding):

@@ -10,6 +10,7 @@ from attention_cases import BIASES, Shape, gradients, leaves_of
 
 import ordinate
 from ordinate import DistanceBias, LinearBias, SumBias
+from ordinate.positions import Places
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LENGTH = 12
@@ -56,15 +57,17 @@ def test_a_call_computes_in_the_precision_of_its_queries(name, positions, impl):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_sum_of_biases_of_16_bits_is_not_rounded_to_16_bits(dtype):
-    at, apart = torch.arange(9)[None], torch.arange(9)[None] ** 2
+    numbers = torch.arange(9)
+    at, apart = Places.at(numbers, numbers), Places.at(numbers**2, numbers**2)
+    in_order = Places.in_order(9, 9)
     slopes, more = torch.rand(2, 2).to(dtype)
     tables = torch.randn(2, 2, 5).to(dtype)
     # Merged into one description (lines, tables, one of each), and kept as a list.
     sums = [
-        [LinearBias(slopes, at, at, symmetric=True), LinearBias(more, at, at, symmetric=True)],
-        [DistanceBias(tables[0], at, at, lo=-2), DistanceBias(tables[1], at, at, lo=0)],
-        [LinearBias(slopes, at, at, aligned=True), DistanceBias(tables[0], at, at, lo=-2, aligned=True)],
-        [DistanceBias(tables[0], at, at, lo=-2), DistanceBias(tables[1], apart, apart, lo=0)],
+        [LinearBias(slopes, at, symmetric=True), LinearBias(more, at, symmetric=True)],
+        [DistanceBias(tables[0], at, lo=-2), DistanceBias(tables[1], at, lo=0)],
+        [LinearBias(slopes, in_order), DistanceBias(tables[0], in_order, lo=-2)],
+        [DistanceBias(tables[0], at, lo=-2), DistanceBias(tables[1], apart, lo=0)],
     ]
     for first, second in sums:
         exact = first.dense().double() + second.dense().double()
@@ -75,10 +78,10 @@ def test_a_sum_of_biases_of_16_bits_is_not_rounded_to_16_bits(dtype):
 @pytest.mark.plain
 def test_a_bias_of_another_precision_compiles():
     def attend(q, slopes):
-        at = ordinate.positions.sequential(q.shape[2])[None]
-        line = LinearBias(slopes, at, at)
+        places = Places.in_order(q.shape[2], q.shape[2])
+        line = LinearBias(slopes, places)
         return ordinate.attention(
-            q, q, q, bias=line + DistanceBias(slopes[:, None], at, at, lo=0), causal=True
+            q, q, q, bias=line + DistanceBias(slopes[:, None], places, lo=0), causal=True
         )
 
     q, slopes = torch.randn(1, 2, 5, 8), torch.rand(2, dtype=torch.float64)

@@ -8,6 +8,7 @@ from unseen_keys import BAD, KEY, attend, check_overflow, make
 
 import ordinate
 from ordinate.attention import chunked
+from ordinate.positions import Places
 
 ENOUGH = [
     "causal",
@@ -80,7 +81,7 @@ def test_packed_sequences_do_not_spoil_each_other():
 def test_a_bias_that_is_infinite_where_it_is_hidden_hides_nothing_else():
     q, k, v = (torch.randn(1, 2, 40, 8, requires_grad=True) for _ in range(3))
     at = torch.arange(40)[None]
-    steep = ordinate.LinearBias(torch.full((2,), 1e38, requires_grad=True), at, at)
+    steep = ordinate.LinearBias(torch.full((2,), 1e38, requires_grad=True), Places.at(at, at))
     leaves = [q, k, v, steep.slopes]
     found, expected = [], []
     for impl, results in (("chunked", found), ("reference", expected)):
@@ -97,7 +98,7 @@ def test_a_bias_of_a_key_spoils_no_gradient_of_what_its_queries_do_not_see(bad):
     at = torch.arange(40)[None]
     gates, table = torch.randn(1, 2, 40), torch.randn(2, 80, requires_grad=True)
     gates[:, :, KEY] = bad
-    bias = ordinate.KeyBias(gates) + ordinate.DistanceBias(table, at, at, lo=-40)
+    bias = ordinate.KeyBias(gates) + ordinate.DistanceBias(table, Places.at(at, at), lo=-40)
     grads = []
     for impl in ("reference", "chunked"):
         out = ordinate.attention(q, k, v, bias=bias, causal=True, window=7, impl=impl)

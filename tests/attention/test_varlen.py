@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 import ordinate
 from ordinate import scaling
+from ordinate.positions import Places
 
 ENCODINGS = {
     "none": ordinate.NoPE,
@@ -144,9 +145,9 @@ class _Quarters(ordinate.PositionEncoding):
     """Four tokens stand at one position, and the first four of a sequence at its first."""
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         table = torch.linspace(0, 3, 41, dtype=q.dtype).repeat(q.shape[1], 1)
-        return ordinate.DistanceBias(table, queries // 4, keys // 4, lo=-20)
+        return ordinate.DistanceBias(table, Places.at(places.queries // 4, places.keys // 4), lo=-20)
 
 
 @pytest.mark.parametrize("impl", ["reference", "chunked"])
@@ -165,13 +166,13 @@ class _Sink(ordinate.DistanceBias):
     """The first two tokens of a sequence are seen more."""
 
     def dense(self):
-        return super().dense() + 3.0 * (self.k_positions < 2)[:, None, None]
+        return super().dense() + 3.0 * (self.places.keys < 2)[:, None, None]
 
 
 class _Sinks(ordinate.PositionEncoding):
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-        return _Sink(torch.zeros(q.shape[1], 3, dtype=q.dtype), queries, keys, lo=0)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        return _Sink(torch.zeros(q.shape[1], 3, dtype=q.dtype), places, lo=0)
 
 
 def test_a_kind_of_bias_that_reads_positions_has_those_within_its_sequence():

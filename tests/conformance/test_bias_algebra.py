@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordinate import Bias, DistanceBias, KeyBias, LinearBias, RowBias, SumBias
+from ordinate.positions import Places
 
 HEADS = 3
 
@@ -37,15 +38,15 @@ def _single(draw, batch: int, q_len: int, k_len: int, scaled: bool):
     side = draw(st.sampled_from(["query", "key"]))
 
     def make() -> Bias:
-        where = torch.tensor(q), torch.tensor(k)
+        where = Places.at(torch.tensor(q), torch.tensor(k))
         if kind == "key":
             return KeyBias(_random(rows, HEADS, k_len), scaled)
         if kind == "linear":
-            return LinearBias(_random(HEADS), *where, symmetric, scaled)
+            return LinearBias(_random(HEADS), where, symmetric, scaled)
         if kind == "distance":
-            return DistanceBias(_random(HEADS, size), *where, lo, scaled)
+            return DistanceBias(_random(HEADS, size), where, lo, scaled)
         features = _random(rows, HEADS, q_len if side == "query" else k_len, 4)
-        return RowBias(features, _random(table_heads, size, 4), *where, lo, side, scaled)
+        return RowBias(features, _random(table_heads, size, 4), where, lo, side, scaled)
 
     return make
 
@@ -117,9 +118,9 @@ def test_consecutive_positions_have_diagonals_and_others_do_not():
     """Otherwise the test above could pass by never looking."""
     table, there = torch.randn(HEADS, 5), torch.arange(6)[None]
     gap = there + (there > 2)
-    assert DistanceBias(table, there + 4, there, lo=-2).diagonals() is not None
-    assert DistanceBias(table, gap, there, lo=-2).diagonals() is None
-    assert DistanceBias(table, there, gap, lo=-2).diagonals() is None
+    assert DistanceBias(table, Places.at(there + 4, there), lo=-2).diagonals() is not None
+    assert DistanceBias(table, Places.at(gap, there), lo=-2).diagonals() is None
+    assert DistanceBias(table, Places.at(there, gap), lo=-2).diagonals() is None
 
 
 @given(_biases())
@@ -182,10 +183,11 @@ def test_a_sum_is_the_sum_of_the_dense_forms(drawn):
 
 
 def test_a_line_and_a_table_merge_into_one_table_where_positions_were_left_out():
-    q, k = torch.arange(4, 9)[None], torch.arange(9)[None]
-    line, table = LinearBias(_random(HEADS), q, k), DistanceBias(_random(HEADS, 4), q, k, lo=-1)
+    explicit = Places.at(torch.arange(4, 9), torch.arange(9))
+    line, table = LinearBias(_random(HEADS), explicit), DistanceBias(_random(HEADS, 4), explicit, lo=-1)
     expected = line.dense() + table.dense()
-    total = dataclasses.replace(line, aligned=True) + dataclasses.replace(table, aligned=True)
+    in_order = Places.in_order(5, 9)
+    total = dataclasses.replace(line, places=in_order) + dataclasses.replace(table, places=in_order)
     assert isinstance(total, DistanceBias)
     assert total.causal_only
     torch.testing.assert_close(total.dense(), expected, rtol=1e-13, atol=1e-13)

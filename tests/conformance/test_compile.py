@@ -53,9 +53,9 @@ def test_seven_lengths_need_at_most_two_compiles(case: Case):
 
 def _every_distance(q, k):
     """A table with an entry for every pair: where it starts follows from a length."""
-    queries, keys = ordinate.positions.resolve(q, k, None, None)
+    places = ordinate.positions.resolve(q, k, None, None)
     table = torch.arange(q.shape[2] + k.shape[2] - 1).cos().expand(q.shape[1], -1)
-    return ordinate.DistanceBias(table, queries, keys, lo=1 - q.shape[2], aligned=True)
+    return ordinate.DistanceBias(table, places, lo=1 - q.shape[2])
 
 
 _MASKED = {"causal": True, "window": 3}
@@ -100,7 +100,7 @@ def test_a_length_beyond_a_kernels_reach_is_no_constant_of_a_graph(monkeypatch):
 
     def attend(q, k, v):
         bias = _every_distance(q, k)
-        rows = ordinate.RowBias(q, q[0, :1], bias.q_positions, bias.k_positions, lo=-1)
+        rows = ordinate.RowBias(q, q[0, :1], bias.places, lo=-1)
         return ordinate.attention(q, k, v, bias=ordinate.SumBias((bias, rows)))
 
     compiled = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True)

@@ -101,16 +101,16 @@ def _make(name: str, settings: dict[str, Any]) -> ordinate.PositionEncoding:
 
 def _fingerprint(encoding: ordinate.PositionEncoding) -> list[torch.Tensor | tuple | float]:
     """Everything an encoding does, on inputs short and long, and what it trains."""
-    width = getattr(encoding, "d_model", 8)
-    head_dim = getattr(encoding, "head_dim", 8)
+    width = encoding.d_model or 8
+    head_dim = encoding.head_dim or 8
     slopes = getattr(encoding, "_slopes", None)
-    heads = len(slopes) if slopes else getattr(encoding, "num_heads", 4)
+    heads = len(slopes) if slopes else encoding.num_heads or 4
     prints: list[Any] = [encoding.logit_factor, [(n, p.shape) for n, p in encoding.named_parameters()]]
     for length in (7, 24):
         torch.manual_seed(1)
         x, q = torch.randn(1, length, width), torch.randn(1, heads, length, head_dim)
         positions = torch.arange(length)[None]
-        if getattr(encoding, "axes", 1) > 1:
+        if encoding.axes > 1:
             positions = torch.stack((positions, positions // 2, positions % 3))
         prints.append(encoding.embed(x))
         prints.append(encoding.rotate(q, q, positions, positions)[0])

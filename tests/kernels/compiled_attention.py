@@ -32,20 +32,19 @@ class RowsOfKeys(ordinate.PositionEncoding):
     """Each key has a logit for every distance from -20 to 20."""
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.RowBias:
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-        aligned = q_positions is None and k_positions is None
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         table = torch.zeros(1, 41, k.shape[-1])
         features = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        return ordinate.RowBias(features, table, queries, keys, lo=-20, side="key", aligned=aligned)
+        return ordinate.RowBias(features, table, places, lo=-20, side="key")
 
 
 class EveryDistance(ordinate.PositionEncoding):
     """Each head has a logit for every distance there is."""
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None) -> ordinate.DistanceBias:
-        queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
         table = torch.zeros(q.shape[1], q.shape[2] + k.shape[2] - 1)
-        return ordinate.DistanceBias(table, queries, keys, lo=1 - q.shape[2], aligned=True)
+        return ordinate.DistanceBias(table, places, lo=1 - q.shape[2])
 
 
 class Gates(ordinate.PositionEncoding):

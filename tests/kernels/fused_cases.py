@@ -6,6 +6,7 @@ dtype. Everything is made on the CPU, so that all machines see the same numbers,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from ordinate import DistanceBias, KeyBias, LinearBias, RowBias, SumBias
 from ordinate.attention import api
 from ordinate.attention.call import scaled_dense
 from ordinate.bias.t5 import t5_buckets
+from ordinate.positions import Places
 
 Leaves = dict[str, Tensor]
 
@@ -52,6 +54,13 @@ class Positions:
 
     def on(self, device: torch.device | str) -> Positions:
         return Positions(self.queries.to(device), self.keys.to(device), self.aligned)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """One for all parts of a sum."""
+        if self.aligned:
+            return Places.in_order(self.queries.shape[1], self.keys.shape[1], device=self.queries.device)
+        return Places.at(self.queries, self.keys)
 
 
 def positions_of(kind: str, sizes: Sizes) -> Positions:
@@ -94,15 +103,11 @@ class BiasCase:
 
 
 def _linear(**options) -> Callable[[Leaves, Positions], LinearBias]:
-    return lambda leaves, at: LinearBias(
-        leaves["slopes"], at.queries, at.keys, aligned=at.aligned, **options
-    )
+    return lambda leaves, at: LinearBias(leaves["slopes"], at.places, **options)
 
 
 def _distance(lo: int, **options) -> Callable[[Leaves, Positions], DistanceBias]:
-    return lambda leaves, at: DistanceBias(
-        leaves["table"], at.queries, at.keys, lo=lo, aligned=at.aligned, **options
-    )
+    return lambda leaves, at: DistanceBias(leaves["table"], at.places, lo=lo, **options)
 
 
 def _t5(bidirectional: bool) -> Callable[[Leaves, Positions], DistanceBias]:
@@ -110,7 +115,7 @@ def _t5(bidirectional: bool) -> Callable[[Leaves, Positions], DistanceBias]:
         distances = torch.arange(-20 if bidirectional else 0, 21, device=leaves["buckets"].device)
         buckets = t5_buckets(distances, num_buckets=8, max_distance=20, bidirectional=bidirectional)
         table = leaves["buckets"][:, buckets]
-        return DistanceBias(table, at.queries, at.keys, lo=int(distances[0]), aligned=at.aligned)
+        return DistanceBias(table, at.places, lo=int(distances[0]))
 
     return build
 
@@ -122,7 +127,7 @@ def _kerple(leaves: Leaves, at: Positions) -> DistanceBias:
     a, b = leaves["a"].exp(), leaves["b"].exp()
     distances = torch.arange(lo, hi + 1, device=a.device).abs().to(a.dtype)
     table = -a[:, None] * torch.log1p(b[:, None] * distances)
-    return DistanceBias(table, at.queries, at.keys, lo=lo, aligned=at.aligned)
+    return DistanceBias(table, at.places, lo=lo)
 
 
 def _every_distance(sizes: Sizes) -> Leaves:
@@ -132,7 +137,7 @@ def _every_distance(sizes: Sizes) -> Leaves:
 def _to_the_last_query(leaves: Leaves, at: Positions) -> DistanceBias:
     """No entry more than there are distances between indices, so that the ends are seen, and nothing beyond them."""
     lo = 1 - at.queries.shape[1]
-    return DistanceBias(leaves["table"], at.queries, at.keys, lo=lo, aligned=at.aligned)
+    return DistanceBias(leaves["table"], at.places, lo=lo)
 
 
 def _gates(leaves: Leaves, at: Positions) -> KeyBias:
@@ -143,15 +148,15 @@ def _gates(leaves: Leaves, at: Positions) -> KeyBias:
 
 def _row(lo: int, *, scaled: bool = True) -> Callable[[Leaves, Positions], RowBias]:
     return lambda leaves, at: RowBias(
-        leaves["features"], leaves["row_table"], at.queries, at.keys,
-        lo=lo, scaled=scaled, aligned=at.aligned,
+        leaves["features"], leaves["row_table"], at.places,
+        lo=lo, scaled=scaled,
     )  # fmt: skip
 
 
 def _key_row(lo: int, *, scaled: bool = True) -> Callable[[Leaves, Positions], RowBias]:
     return lambda leaves, at: RowBias(
-        leaves["key_features"], leaves["key_row_table"], at.queries, at.keys,
-        lo=lo, side="key", scaled=scaled, aligned=at.aligned,
+        leaves["key_features"], leaves["key_row_table"], at.places,
+        lo=lo, side="key", scaled=scaled,
     )  # fmt: skip
 
 

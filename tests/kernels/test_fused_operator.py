@@ -18,6 +18,7 @@ from torch import Tensor
 
 import ordinate
 from ordinate import DistanceBias, RowBias, SumBias, T5Bias
+from ordinate.positions import Places
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -170,16 +171,14 @@ def _endless(device, head_dim: int, keys: int) -> dict:
 def _biases(device) -> dict[str, ordinate.Bias]:
     at = positions_of("aligned", Sizes(5, 5)).on(device)
     features, rows = torch.randn(1, 2, 5, 3, device=device), torch.randn(2, 4, 3, device=device)
-    table = DistanceBias(torch.randn(2, 4, device=device), at.queries, at.keys, lo=0)
-    row = RowBias(features, rows, at.queries, at.keys, lo=0)
-    key_row = RowBias(features, rows, at.queries, at.keys, lo=0, side="key")
-    moved = DistanceBias(torch.randn(2, 4, device=device), at.queries + 1, at.keys, lo=0)
-    long = DistanceBias(torch.randn(2, 600, device=device), at.queries, at.keys, lo=-90)
-    endless = RowBias(features, torch.randn(1, 2050, 3, device=device), at.queries, at.keys, lo=0)
+    table = DistanceBias(torch.randn(2, 4, device=device), at.places, lo=0)
+    row = RowBias(features, rows, at.places, lo=0)
+    key_row = RowBias(features, rows, at.places, lo=0, side="key")
+    moved = DistanceBias(torch.randn(2, 4, device=device), Places.at(at.queries + 1, at.keys), lo=0)
+    long = DistanceBias(torch.randn(2, 600, device=device), at.places, lo=-90)
+    endless = RowBias(features, torch.randn(1, 2050, 3, device=device), at.places, lo=0)
     return {
-        "values": RowBias(
-            features, rows, at.queries, at.keys, lo=0, values=torch.randn(2, 4, 8).to(device)
-        ),
+        "values": RowBias(features, rows, at.places, lo=0, values=torch.randn(2, 4, 8).to(device)),
         "several": SumBias((table, row, table)),
         "rows of queries": SumBias((row, key_row, row)),
         "rows of keys": SumBias((key_row, row, key_row)),
@@ -202,7 +201,7 @@ def _biases(device) -> dict[str, ordinate.Bias]:
             "one RowBias over queries, not several",
         ),
         (lambda d: _call(d, bias=_biases(d)["rows of keys"]), "one RowBias over keys, not several"),
-        (lambda d: _call(d, bias=_biases(d)["moved"]), "share their position tensors"),
+        (lambda d: _call(d, bias=_biases(d)["moved"]), "share their positions"),
         (
             lambda d: _call(d, bias=_biases(d)["long"]),
             "rows would have to be as long as .* of the sum, 600",
@@ -269,9 +268,9 @@ def test_compiles_without_breaks_and_once_for_all_lengths(kind, device):
     rates = torch.rand(2, 1, device=device, requires_grad=True)
 
     def every_distance(length):
-        at = ordinate.positions.sequential(length, device=device)[None]
+        places = Places.in_order(length, length, device=device)
         distances = torch.arange(1 - length, length, device=device)
-        return DistanceBias(-rates * distances.abs(), at, at, lo=1 - length, aligned=True)
+        return DistanceBias(-rates * distances.abs(), places, lo=1 - length)
 
     def step(q, k, v):
         length = q.shape[2]

@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="the kernels are Triton's")
 from fused_cases import Case, Sizes, check
 
 import ordinate
+from ordinate.positions import Places
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -54,9 +55,8 @@ def test_tables_where_a_causal_mask_counts_from_each_sequence_and_the_bias_from_
     """Of sequences behind one another, a query may see keys that lie in its future as indices go."""
     q, k, v = (torch.randn(50, 1, 16, device=device) for _ in range(3))
     cu_q, cu_k = torch.tensor([0, 2, 50], device=device), torch.tensor([0, 40, 50], device=device)
-    at = torch.arange(50, device=device)[None]
     table = torch.randn(1, 50 - lo, device=device, requires_grad=True)
-    bias = ordinate.DistanceBias(table, at, at, lo=lo, aligned=True)
+    bias = ordinate.DistanceBias(table, Places.in_order(50, 50, device=device), lo=lo)
     pull = torch.randn(50, 1, 16, device=device)
     found, wanted = (
         torch.autograd.grad(
@@ -75,11 +75,10 @@ def test_tables_where_a_causal_mask_counts_from_each_sequence_and_the_bias_from_
 @pytest.mark.parametrize("mask", ["window", "causal_window"])
 @pytest.mark.parametrize(("q_len", "k_len"), [(70, 151), (151, 70)])
 def test_a_windows_edge_may_lie_anywhere_in_a_diagonal_of_tiles(q_len, k_len, mask, window, device):
-    at_q, at_k = torch.arange(k_len - q_len, k_len)[None], torch.arange(k_len)[None]
     lo = 1 - q_len
     q, k, v = (torch.randn(1, 1, length, 16) for length in (q_len, k_len, k_len))
     table = torch.randn(1, k_len - lo, requires_grad=True, device=device)
-    bias = ordinate.DistanceBias(table, at_q.to(device), at_k.to(device), lo=lo, aligned=True)
+    bias = ordinate.DistanceBias(table, Places.in_order(q_len, k_len, device=device), lo=lo)
     pull = torch.randn(1, 1, q_len, 16).to(device)
     found, wanted = (
         torch.autograd.grad(
@@ -108,9 +107,8 @@ def test_diagonals_that_a_window_hides_get_no_programs(causal, most, device, mon
 
     monkeypatch.setattr(Step, "__call__", noted)
     q, k, v = (torch.randn(1, 1, 320, 16, device=device) for _ in range(3))
-    at = torch.arange(320, device=device)[None]
     table = torch.randn(1, 639, device=device, requires_grad=True)
-    bias = ordinate.DistanceBias(table, at, at, lo=-319, aligned=True)
+    bias = ordinate.DistanceBias(table, Places.in_order(320, 320, device=device), lo=-319)
     out = ordinate.attention(q, k, v, bias=bias, causal=causal, window=64, impl="fused")
     out.sum().backward()
     ((_, diagonals, _),) = grids

@@ -183,7 +183,7 @@ def test_what_needs_a_mask_is_compared_with_no_positions_under_that_mask():
 
         def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
             return ordinate.LinearBias(
-                torch.ones(2), *ordinate.positions.resolve(q, k, q_positions, k_positions)
+                torch.ones(2), ordinate.positions.resolve(q, k, q_positions, k_positions)
             )
 
     drawn = plots.picture(Falling(), "attention", dim=16)
@@ -255,8 +255,8 @@ def test_the_default_kind_is_one_the_encoding_has(name):
 def test_an_encoding_of_ones_own_is_drawn_too():
     class Recency(ordinate.PositionEncoding):
         def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-            queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-            return ordinate.LinearBias(torch.ones(q.shape[1]), queries, keys, symmetric=True)
+            places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+            return ordinate.LinearBias(torch.ones(q.shape[1]), places, symmetric=True)
 
     drawn = plots.picture(Recency(), positions=3, heads=1)
     assert (drawn.kind, drawn.subject) == ("bias", "Recency")

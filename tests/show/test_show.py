@@ -204,8 +204,8 @@ def test_an_encoding_without_steps_of_its_own_is_shown_by_its_hooks():
             return 2 * q, k
 
         def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
-            queries, keys = ordinate.positions.resolve(q, k, q_positions, k_positions)
-            return ordinate.LinearBias(torch.ones(q.shape[1]), queries, keys)
+            places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+            return ordinate.LinearBias(torch.ones(q.shape[1]), places)
 
     steps = _by_hooks(Everything(), Example(length=3, heads=1))
     assert steps[0].rows[2] == (2, *[1.0] * 8)

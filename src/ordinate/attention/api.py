@@ -22,7 +22,7 @@ from ..checks import (
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import compute_dtype, without_autocast
-from ..positions import check_lengths
+from ..positions import Positions, check_lengths, resolve
 from . import chunked, fused, reference, sdpa
 from .call import Call
 from .mask import Mask
@@ -46,7 +46,7 @@ def attention(
     *,
     bias: Bias | None = None,
     causal: bool = False,
-    q_positions: Int[Tensor, "..."] | None = None,
+    q_positions: Positions | None = None,
     k_positions: Int[Tensor, "..."] | None = None,
     lengths: Lengths | None = None,
     x: Float[Tensor, "batch seq d_model"] | None = None,
@@ -177,7 +177,7 @@ def _prepare(
     *,
     bias: Bias | None = None,
     causal: bool = False,
-    q_positions: Tensor | None = None,
+    q_positions: Positions | None = None,
     k_positions: Tensor | None = None,
     lengths: Lengths | None = None,
     x: Tensor | None = None,
@@ -291,7 +291,7 @@ def apply_encoding(
     k: Tensor,
     encoding: PositionEncoding | None,
     bias: Bias | None,
-    q_positions: Tensor | None,
+    q_positions: Positions | None,
     k_positions: Tensor | None,
     lengths: Lengths | None,
     x: Tensor | None,
@@ -304,8 +304,9 @@ def apply_encoding(
         if bias is not None:
             raise ValueError("bias must be None when an encoding is given, which brings its own")
         check_lengths(lengths, batch=q.shape[0])
-        bias = encoding.bias(q, k, q_positions, k_positions, x=x)
-        q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=lengths)
+        places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)
+        bias = encoding.bias(q, k, places, x=x)
+        q, k = encoding.rotate(q, k, places, lengths=lengths)
     else:
         unused = {"q_positions": q_positions, "k_positions": k_positions, "lengths": lengths, "x": x}
         for name, value in unused.items():

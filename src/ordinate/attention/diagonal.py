@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -126,18 +125,9 @@ def _tiles(heads: int, mask: Mask, device: str) -> Iterator[tuple[slice, list[sl
 
 
 def _pull_back_sums(part: Bias, sums: Tensor, scale: float) -> tuple[Tensor | None, ...]:
-    """The gradients of a part, given the sum of the logits' gradients on each diagonal.
-
-    All diagonals of a call are the single row of its last query, had it that many keys.
-    """
+    """The gradients of a part, given the sum of the logits' gradients on each diagonal."""
     assert isinstance(part, PairBias)
-    _, q_len, _ = part.shape
-    assert q_len is not None
-    last = part.block(slice(q_len - 1, q_len), slice(0, 1))
-    assert isinstance(last, PairBias)
-    keys = last.k_positions + torch.arange(sums.shape[-1], device=sums.device)
-    row = replace(last, k_positions=keys)  # type: ignore[type-var]
-    return row.pullback((sums * scale if part.scaled else sums)[:, :, None])
+    return part.pullback_of_diagonals(sums * scale if part.scaled else sums)
 
 
 class _Scratch:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bias.add import same_positions
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from ..gpu import reason_against, reason_without_triton
 from ..numerics import is_transformed, pushes_forward
@@ -73,8 +72,8 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         if terms.count(term) > 1:
             reasons.append(f"a sum may have one {term}, not several")
     pairs = [part for part in parts if isinstance(part, PairBias)]
-    if not all(same_positions(pairs[0], other) for other in pairs[1:]):
-        reasons.append("the parts of a sum must share their position tensors")
+    if not all(pairs[0].places.same_as(other.places) for other in pairs[1:]):
+        reasons.append("the parts of a sum must share their positions")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
     longest = max([0, *[part.table.shape[1] for part in rows]])  # a compiler knows no `default`
@@ -122,12 +121,12 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     from .fused_rows import projected  # needs Triton
 
     slopes = table = key = row = key_row = None
-    symmetric, pair = False, None
+    symmetric, places = False, None
     tables = [part for part in parts if isinstance(part, (DistanceBias, RowBias))]
     lo, hi = _ends(tables) if tables else (0, 0)
     for part in parts:
         if isinstance(part, PairBias):
-            pair = part
+            places = part.places
         if isinstance(part, LinearBias):
             slopes, symmetric = _as_logits(part.slopes, part, scale), part.symmetric
         elif isinstance(part, DistanceBias):
@@ -142,12 +141,11 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
                 row = rows
             else:
                 key_row = rows
-    if pair is None:
+    if places is None:
         return Terms(key=key)
     return Terms(
         slopes, symmetric, table, key, row, key_row, lo,
-        None if pair.aligned else pair.q_positions, None if pair.aligned else pair.k_positions,
-        pair.aligned,
+        None if places.aligned else places.queries, None if places.aligned else places.keys, places.aligned,
     )  # fmt: skip
 
 

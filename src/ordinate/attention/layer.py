@@ -20,7 +20,7 @@ from ..checks import (
 )
 from ..encoding import PositionEncoding
 from ..memory import check_room
-from ..positions import as_positions, sequential
+from ..positions import Places, as_positions, resolve, sequential
 from .api import Impl, as_padding, attention, check_encoding
 
 
@@ -30,7 +30,8 @@ class KVCache:
 
     Start with an empty one and pass it to every call; each call appends its tokens. Keys are kept
     rotated, or as they came where old keys turn anew as the sequence grows (`length_dependent`) or
-    the bias reads them (`reads_keys`). Inputs are kept where the bias reads those (`reads_input`).
+    the bias reads them (`reads_keys`). Inputs are kept where the bias reads those (`reads_input`), and
+    positions where some were given: without, tokens are in order.
     """
 
     k: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
@@ -43,10 +44,10 @@ class KVCache:
         return 0 if self.k is None else self.k.shape[2]
 
     def extended(
-        self, k: Tensor, v: Tensor, positions: Tensor, padding: Tensor | None, x: Tensor | None
+        self, k: Tensor, v: Tensor, new: Places, padding: Tensor | None, x: Tensor | None
     ) -> KVCache:
         """A cache of these tokens after the ones seen; this one stays as it is."""
-        seen, new = len(self), k.shape[2]
+        seen = len(self)
         whole_padding = None
         if self.padding is not None or padding is not None:
             whole_padding = torch.cat(
@@ -54,19 +55,30 @@ class KVCache:
                     torch.zeros(1, length, dtype=torch.bool, device=k.device).expand(k.shape[0], -1)
                     if part is None
                     else part.expand(k.shape[0], -1)
-                    for part, length in ((self.padding, seen), (padding, new))
+                    for part, length in ((self.padding, seen), (padding, new.q_len))
                 ],
                 dim=1,
             )
-        if self.k is None or self.v is None or self.positions is None:
+        in_order = self.positions is None and new.is_in_order and seen == new.start
+        positions = None if in_order else new.queries
+        if self.k is None or self.v is None:
             return KVCache(k, v, positions, whole_padding, x)
+        if positions is not None:
+            held = sequential(seen, device=k.device)[None] if self.positions is None else self.positions
+            positions = _join_positions(held, positions)
         return KVCache(
             torch.cat((self.k, k), dim=2),
             torch.cat((self.v, v), dim=2),
-            _join_positions(self.positions, positions),
+            positions,
             whole_padding,
             None if x is None or self.x is None else torch.cat((self.x, x), dim=1),
         )
+
+    def seen_from(self, new: Places) -> Places:
+        """The last tokens as queries, and all of them as keys."""
+        if self.positions is None:
+            return Places.in_order(new.q_len, len(self), device=new.device)
+        return Places.at(new.queries, self.positions)
 
     def become(self, other: KVCache) -> None:
         """Take over what another cache holds."""
@@ -186,13 +198,7 @@ class MultiHeadAttention(nn.Module):
         )
         if cache is not None:
             self._check_cache(cache, k)
-        if positions is None and cache is not None:
-            positions = sequential(seq, start=len(cache), device=x.device)
-        if positions is not None:
-            axes = getattr(self.encoding, "axes", 1)
-            positions = as_positions(
-                "positions", positions, batch=batch, seq=seq, device=x.device, axes=axes
-            )
+        new = self._new_places(q, k, positions, cache)
         key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
         options: dict[str, Any] = {
             "causal": self.causal,
@@ -203,27 +209,41 @@ class MultiHeadAttention(nn.Module):
         }
         if cache is None:
             out = attention(
-                q, k, v, self.encoding, q_positions=positions, lengths=lengths, scale=self.scale,
+                q, k, v, self.encoding, q_positions=new, lengths=lengths, scale=self.scale,
                 q_segment_ids=segment_ids, key_padding_mask=key_padding_mask, x=x, **options,
             )  # fmt: skip
         else:
-            out = self._attend_cached(q, k, v, x, positions, cache, lengths, key_padding_mask, options)
+            out = self._attend_cached(q, k, v, x, new, cache, lengths, key_padding_mask, options)
         assert isinstance(out, Tensor)
         return self.o_proj(out.transpose(1, 2).flatten(-2))
 
-    def _attend_cached(self, q, k, v, x, positions, cache, lengths, key_padding_mask, options):
+    def _new_places(
+        self, q: Tensor, k: Tensor, positions: Tensor | None, cache: KVCache | None
+    ) -> Places:
+        """Where the tokens of a call stand: those left out go on where the cache ends."""
+        axes = self.encoding.axes
+        if positions is None and cache is not None and len(cache):
+            start, seq = len(cache), q.shape[2]
+            return Places.in_order(seq, seq, start=start, device=q.device)
+        if positions is not None:
+            batch, seq = q.shape[0], q.shape[2]
+            positions = as_positions(
+                "positions", positions, batch=batch, seq=seq, device=q.device, axes=axes
+            )
+        return resolve(q, k, positions, None, axes=axes)
+
+    def _attend_cached(self, q, k, v, x, new, cache, lengths, key_padding_mask, options):
         kept_x = x if self.encoding.reads_input else None
         if self.encoding.length_dependent or self.encoding.reads_keys:
-            grown = cache.extended(k, v, positions, key_padding_mask, kept_x)
+            grown = cache.extended(k, v, new, key_padding_mask, kept_x)
             out = attention(
-                q, grown.k, grown.v, self.encoding, q_positions=positions,
-                k_positions=grown.positions, lengths=lengths, x=grown.x, scale=self.scale,
-                key_padding_mask=grown.padding, **options,
+                q, grown.k, grown.v, self.encoding, q_positions=grown.seen_from(new), lengths=lengths,
+                x=grown.x, scale=self.scale, key_padding_mask=grown.padding, **options,
             )  # fmt: skip
         else:
-            rotated_q, rotated_k = self.encoding.rotate(q, k, positions, positions, lengths=lengths)
-            grown = cache.extended(rotated_k, v, positions, key_padding_mask, kept_x)
-            bias = self.encoding.bias(q, grown.k, positions, grown.positions, x=grown.x)
+            rotated_q, rotated_k = self.encoding.rotate(q, k, new, lengths=lengths)
+            grown = cache.extended(rotated_k, v, new, key_padding_mask, kept_x)
+            bias = self.encoding.bias(q, grown.k, grown.seen_from(new), x=grown.x)
             scale = self.scale
             if scale is None:
                 scale = self.encoding.logit_factor / self.head_dim**0.5

@@ -9,12 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..bias.add import same
-from ..bias.types import Bias, DistanceBias, LinearBias, RowBias, SumBias
+from ..bias.types import Bias
 from ..caches import cleared_by
 from ..checks import check_bool, check_positive_int, check_rank
 from ..encoding import PositionEncoding
-from ..positions import as_positions
+from ..positions import Places, Positions, resolve
 from . import api
 from .mask import Mask
 
@@ -96,31 +95,27 @@ def attention_varlen(
         q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
         mask = replace(mask, q_index=q_index[None], k_index=k_index[None])
 
-    token_lengths, default = None, False
+    token_lengths = None
+    places: Positions | None = q_positions
     if encoding is not None:
         api.check_encoding(encoding)
-        pairs = (("q_positions", q_positions, q), ("k_positions", k_positions, k))
-        for name, positions, tokens in pairs:
-            if positions is not None:
-                axes = getattr(encoding, "axes", 1)
-                as_positions(name, positions, batch=1, seq=tokens.shape[2], device=q.device, axes=axes)
-        default = q_positions is None and k_positions is None
-        if default:
-            q_positions, k_positions = q_index, k_index
+        if q_positions is None and k_positions is None:
+            # Tokens of one sequence, which alone see each other, are as far apart as their indices.
+            places = Places.at(q_index, k_index, offset=0 if level else None)
+        else:
+            places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)
         if encoding.length_dependent or lengths is not None:
             token_lengths = _token_lengths(
-                lengths, q_positions, k_positions, q_segments, k_segments, len(cu_seqlens_q) - 1
+                lengths, places, q_segments, k_segments, len(cu_seqlens_q) - 1
             )
     elif lengths is not None:
         raise ValueError("lengths must be None without an encoding, which would read it")
     if x is not None:
         check_rank("x", x, "tokens, d_model")
     q, k, bias = api.apply_encoding(
-        q, k, encoding, bias, q_positions, k_positions, token_lengths,
+        q, k, encoding, bias, places, k_positions if encoding is None else None, token_lengths,
         None if x is None else x[None], causal=causal,
     )  # fmt: skip
-    if bias is not None and default and level:
-        bias = _told_by_indices(bias, q_index)
     call = api.finish(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
@@ -129,29 +124,6 @@ def attention_varlen(
     if return_lse:
         return result[0][0].transpose(0, 1), result[1][0]
     return result[0].transpose(0, 1)
-
-
-#: Biases that read nothing of positions but distances; a subclass may.
-_OF_DISTANCES = (LinearBias, DistanceBias, RowBias)
-
-
-def _told_by_indices(bias: Bias, positions: Tensor) -> Bias:
-    """The same for tokens of one sequence, which alone see each other, with indices in the place of their positions.
-
-    Those are as far apart and need not be read. An encoding may have made other positions of those it was given; they
-    stay as they are, and so does everything while it is compiled or transformed, for nobody can tell then.
-    """
-    given, index = positions[None], torch.arange(len(positions), device=positions.device)[None]
-
-    def told(part: Bias) -> Bias:
-        # The first condition follows from the second, but tells the type checker.
-        if not isinstance(part, _OF_DISTANCES) or type(part) not in _OF_DISTANCES:
-            return part
-        if not (same(part.q_positions, given) and same(part.k_positions, given)):
-            return part
-        return replace(part, q_positions=index, k_positions=index, aligned=True)
-
-    return SumBias(tuple(told(part) for part in bias.parts)) if isinstance(bias, SumBias) else told(bias)
 
 
 #: Starts on a device that were found right, as they were then, and for how many tokens.
@@ -190,21 +162,14 @@ def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def _token_lengths(
-    lengths: Tensor | None,
-    q_positions: Tensor | None,
-    k_positions: Tensor | None,
-    q_segments: Tensor,
-    k_segments: Tensor,
-    sequences: int,
+    lengths: Tensor | None, places: Places, q_segments: Tensor, k_segments: Tensor, sequences: int
 ) -> tuple[Tensor, Tensor]:
     """The length of each token's sequence, for queries and for keys."""
     if lengths is None:
         lengths = q_segments.new_zeros(sequences, dtype=torch.long)
-        pairs = ((q_positions, q_segments), (k_positions, k_segments))
-        for positions, segments in pairs:
-            if positions is not None:
-                flat = positions.flatten() if positions.dim() < 3 else positions.amax(0).flatten()
-                lengths = lengths.scatter_reduce(0, segments.long(), flat + 1, "amax")
+        for positions, segments in ((places.queries, q_segments), (places.keys, k_segments)):
+            flat = positions.flatten() if positions.dim() < 3 else positions.amax(0).flatten()
+            lengths = lengths.scatter_reduce(0, segments.long(), flat + 1, "amax")
     else:
         check_rank("lengths", lengths, "sequences")
         if lengths.is_floating_point() or len(lengths) != sequences:

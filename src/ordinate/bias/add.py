@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..numerics import compute_dtype, is_transformed
-from .types import Bias, DistanceBias, LinearBias, PairBias, SumBias, parts_of
+from ..numerics import compute_dtype
+from .types import Bias, DistanceBias, LinearBias, SumBias, parts_of
 
 
 def add(first: Bias, second: Bias) -> Bias:
@@ -24,7 +24,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
     kinds = (LinearBias, DistanceBias)
     if not (isinstance(first, kinds) and isinstance(second, kinds)):
         return None
-    if first.scaled != second.scaled or not same_positions(first, second):
+    if first.scaled != second.scaled or not first.places.same_as(second.places):
         return None
     if isinstance(first, LinearBias) and isinstance(second, LinearBias):
         if first.symmetric != second.symmetric:
@@ -32,7 +32,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
         return replace(first, slopes=_widened(first.slopes) + _widened(second.slopes))
     if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
         lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
-    elif first.aligned and not torch.compiler.is_compiling():
+    elif first.places.is_in_order and first.places.aligned and not torch.compiler.is_compiling():
         # A line has no end; how far it must be drawn follows from the lengths if positions were left out.
         _, q_len, k_len = first.shape
         table = first if isinstance(first, DistanceBias) else second
@@ -43,12 +43,10 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
         return None
     return DistanceBias(
         _tabulate(first, lo, hi) + _tabulate(second, lo, hi),
-        first.q_positions,
-        first.k_positions,
+        first.places,
         lo=lo,
         scaled=first.scaled,
         causal_only=first.causal_only or second.causal_only,
-        aligned=first.aligned and second.aligned,
     )
 
 
@@ -63,19 +61,3 @@ def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor
 def _widened(tensor: Tensor) -> Tensor:
     """Sums of 16 bits are not rounded to 16 bits."""
     return tensor.to(compute_dtype(tensor.dtype))
-
-
-def same_positions(first: PairBias, second: PairBias) -> bool:
-    """Whether two biases hold the same position tensors; equal numbers elsewhere are others."""
-    if first.aligned and second.aligned:
-        return True
-    return same(first.q_positions, second.q_positions) and same(first.k_positions, second.k_positions)
-
-
-def same(first: Tensor, second: Tensor) -> bool:
-    """Without a look at the numbers, which would wait for the device, or at memory that may be that of a stand-in."""
-    if first is second:
-        return True
-    if torch.compiler.is_compiling() or is_transformed() or first.shape != second.shape:
-        return False
-    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..checks import check_bool, check_number, check_size
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
-from ..positions import resolve
+from ..positions import Positions, resolve
 from .types import LinearBias
 
 
@@ -53,6 +53,7 @@ class ALiBi(PositionEncoding):
         tensor([0.5000, 0.2500, 0.1250])
     """
 
+    num_heads: int
     claims = frozenset({"shift invariance", "decay with distance", "slopes"})
 
     def __init__(
@@ -98,17 +99,14 @@ class ALiBi(PositionEncoding):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> LinearBias:
-        queries, keys = resolve(q, k, q_positions, k_positions)
-        aligned = q_positions is None and k_positions is None
+        places = resolve(q, k, q_positions, k_positions)
         slopes = self.slopes_on(q.device, compute_dtype(q.dtype))
-        return LinearBias(
-            slopes, queries, keys, symmetric=self.symmetric, scaled=self.scaled, aligned=aligned
-        )
+        return LinearBias(slopes, places, symmetric=self.symmetric, scaled=self.scaled)
 
     def extra_repr(self) -> str:
         trainable = self.slopes is not None

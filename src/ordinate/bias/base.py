@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_rank
 from ..numerics import compute_dtype
+from ..positions import Places
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -76,8 +76,14 @@ class Bias:
 
     def tensors(self) -> list[Tensor]:
         """The tensor fields, in order; with `spec` they make up the whole bias."""
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return [value for value in values if isinstance(value, Tensor)]
+        found: list[Tensor] = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, Places):
+                found.extend(value.given)
+        return found
 
     def computed_in(self, dtype: torch.dtype) -> Bias:
         """The same with float32 tensors made float64 for a call in float64, and the other way round.
@@ -99,8 +105,14 @@ class Bias:
     def integers(self) -> list[int]:
         """The fields that are whole numbers, in order: where a table starts may follow from a length, which is a
         symbol to a compiler and has no text."""
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return [value for value in values if _is_integer(value)]
+        found: list[int] = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if _is_integer(value):
+                found.append(value)
+            elif isinstance(value, Places):
+                found.extend(value.integers())
+        return found
 
     def spec(self) -> str:
         """All other fields, as one line of text: how custom operators carry a bias."""
@@ -108,6 +120,8 @@ class Bias:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             kind = "tensor" if isinstance(value, Tensor) else "integer" if _is_integer(value) else None
+            if isinstance(value, Places):
+                kind = f"places {value.kind()}"
             settings.append(f"{field.name}={kind or repr(value)}")
         return ";".join(settings)
 
@@ -116,14 +130,20 @@ class Bias:
         """The inverse of `tensors`, `integers` and `spec`; a sum has one line for each part."""
         from .types import SumBias
 
-        supply = {"tensor": iter(tensors), "integer": iter(integers)}
+        supply: dict[str, Iterator] = {"tensor": iter(tensors), "integer": iter(integers)}
         parts = []
         for line in spec.splitlines():
             name, *settings = line.split(";")
             values = {}
             for setting in settings:
                 field, text = setting.split("=", 1)
-                values[field] = next(supply[text]) if text in supply else ast.literal_eval(text)
+                if text in supply:
+                    values[field] = next(supply[text])
+                elif text.startswith("places "):
+                    kind = text.removeprefix("places ")
+                    values[field] = Places.rebuild(kind, supply["tensor"], supply["integer"])
+                else:
+                    values[field] = ast.literal_eval(text)
             parts.append(Bias._registry[name](**values))
         return parts[0] if len(parts) == 1 else SumBias(tuple(parts))
 
@@ -136,45 +156,37 @@ class Bias:
 class PairBias(Bias):
     """A bias looked up with the positions of a query and a key."""
 
-    q_positions: Int[Tensor, "#batch q"]
-    k_positions: Int[Tensor, "#batch k"]
-    #: The positions are those of `positions.resolve` with none given, so the distance of query i and key
-    #: j is ``i - j + k_len - q_len``: known without reading the tensors, which a kernel launch could not.
-    aligned: bool
+    places: Places
 
     def __post_init__(self) -> None:
-        for name in ("q_positions", "k_positions"):
-            positions = getattr(self, name)
-            check_rank(name, positions, "batch, seq")
-            if positions.is_floating_point():
-                raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
+        if not isinstance(self.places, Places):
+            got = type(self.places).__name__
+            raise TypeError(
+                f"places must be what positions.resolve returns, or a positions.Places, got {got}"
+            )
+        if self.places.axes > 1:
+            raise ValueError(f"places must be along one axis, got {self.places.axes} axes")
 
     def distances(self) -> Int[Tensor, "batch q k"]:
-        return self.q_positions[:, :, None] - self.k_positions[:, None, :]
-
-    def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
-        """The distance on each diagonal, in the order of `Bias.diagonals`, for consecutive positions."""
-        if not (_consecutive(self.q_positions) and _consecutive(self.k_positions)):
-            return None
-        longest = self.q_positions[:, -1:] - self.k_positions[:, :1]
-        count = self.q_positions.shape[1] + self.k_positions.shape[1] - 1
-        return longest - torch.arange(count, device=longest.device)
+        return self.places.distances()
 
     def block(self, q: slice, k: slice) -> Bias:
-        return replace(  # type: ignore[type-var]
-            self, q_positions=self.q_positions[:, q], k_positions=self.k_positions[:, k], aligned=False
-        )
+        return replace(self, places=self.places.block(q, k))  # type: ignore[type-var]
 
-    def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The distance of one pair by index, for a `score_mod`; a broadcast batch is row 0."""
-        q_row = b if self.q_positions.shape[0] > 1 else b * 0
-        k_row = b if self.k_positions.shape[0] > 1 else b * 0
-        return self.q_positions[q_row, q] - self.k_positions[k_row, k]
+    def pullback_of_diagonals(
+        self, grad: Float[Tensor, "batch heads diagonals"]
+    ) -> tuple[Tensor | None, ...]:
+        """`pullback`, given the sum of the gradient on each diagonal."""
+        row = replace(self, places=self.places.as_one_query())  # type: ignore[type-var]
+        return row.pullback(grad[:, :, None])
 
     @property
     def shape(self) -> tuple[int, int | None, int]:
-        batch = max(self.q_positions.shape[0], self.k_positions.shape[0])
-        return batch, self.q_positions.shape[1], self.k_positions.shape[1]
+        return self.places.batch, self.places.q_len, self.places.k_len
+
+    def _gradients(self, *shares: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the tensors before the places, and none of those of the places."""
+        return (*shares, *(None for _ in self.places.given))
 
 
 def _is_integer(value: object) -> bool:
@@ -185,10 +197,6 @@ def same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Both with one batch size, where either may be 1."""
     batch = second.shape[0] if first.shape[0] == 1 else first.shape[0]
     return tuple(x.expand(batch, *x.shape[1:]) for x in (first, second))  # type: ignore[return-value]
-
-
-def _consecutive(positions: Int[Tensor, "batch seq"]) -> bool:
-    return bool((positions.diff(dim=-1) == 1).all())
 
 
 def diagonal_sums(matrix: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads diagonals"]:

@@ -12,7 +12,7 @@ from ..checks import LARGEST_DISTANCE, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
-from ..positions import resolve
+from ..positions import Positions, resolve
 from .types import DistanceBias
 
 
@@ -28,6 +28,7 @@ class ClippedBias(PositionEncoding):
         torch.Size([257, 8])
     """
 
+    num_heads: int
     claims = frozenset({"shift invariance", "bucket coverage"})
 
     def __init__(self, num_heads: int, max_distance: int) -> None:
@@ -46,15 +47,14 @@ class ClippedBias(PositionEncoding):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> DistanceBias:
-        queries, keys = resolve(q, k, q_positions, k_positions)
-        aligned = q_positions is None and k_positions is None
+        places = resolve(q, k, q_positions, k_positions)
         table = self.weight.t().to(compute_dtype(q.dtype))
-        return DistanceBias(table, queries, keys, lo=-self.max_distance, aligned=aligned)
+        return DistanceBias(table, places, lo=-self.max_distance)
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}, max_distance={self.max_distance}"

@@ -12,7 +12,7 @@ from ..checks import LARGEST_DISTANCE, check_bool, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
-from ..positions import resolve
+from ..positions import Positions, resolve
 from .types import RowBias
 
 
@@ -34,6 +34,7 @@ class Shaw(PositionEncoding):
         torch.Size([1, 2, 5, 16])
     """
 
+    head_dim: int
     claims = frozenset({"shift invariance", "bucket coverage"})
 
     def __init__(self, head_dim: int, max_distance: int, values: bool = False) -> None:
@@ -57,24 +58,21 @@ class Shaw(PositionEncoding):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> RowBias:
         if q.shape[-1] != self.head_dim:
             raise ValueError(f"q must have head_dim {self.head_dim}, got {q.shape[-1]}")
-        queries, keys = resolve(q, k, q_positions, k_positions)
-        aligned = q_positions is None and k_positions is None
+        places = resolve(q, k, q_positions, k_positions)
         dtype = compute_dtype(q.dtype)
         # The paper counts key - query, a bias counts query - key: the same rows, read backwards.
         return RowBias(
             features=q,
             table=self.keys.flip(0)[None].to(dtype),
-            q_positions=queries,
-            k_positions=keys,
+            places=places,
             lo=-self.max_distance,
-            aligned=aligned,
             values=None if self.values is None else self.values.flip(0)[None].to(dtype),
         )
 

@@ -14,7 +14,7 @@ from ..checks import check_bool, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype, constant
-from ..positions import resolve
+from ..positions import Positions, resolve
 from .types import DistanceBias
 
 
@@ -76,6 +76,7 @@ class T5Bias(PositionEncoding):
         torch.Size([32, 8])
     """
 
+    num_heads: int
     claims = frozenset({"shift invariance", "bucket coverage"})
 
     def __init__(
@@ -119,19 +120,18 @@ class T5Bias(PositionEncoding):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> DistanceBias:
-        queries, keys = resolve(q, k, q_positions, k_positions)
-        aligned = q_positions is None and k_positions is None
+        places = resolve(q, k, q_positions, k_positions)
         rows = constant(self._rows, torch.int64, self.weight.device)
         # Unlike indexing, an embedding has a gradient of one short kernel.
         table = F.embedding(rows, self.weight.to(compute_dtype(q.dtype))).t()
         # One direction has no number for keys of the future: they would get that of the query's own place.
         one_way = not self.bidirectional
-        return DistanceBias(table, queries, keys, lo=self._lo, aligned=aligned, causal_only=one_way)
+        return DistanceBias(table, places, lo=self._lo, causal_only=one_way)
 
     def extra_repr(self) -> str:
         return (

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ..checks import check_choice, check_rank, check_table
 from ..numerics import compute_dtype
+from ..positions import Places
 from .base import Bias, PairBias, ScoreMod, diagonal_sums, same_batch
 
 
@@ -35,11 +36,9 @@ class LinearBias(PairBias):
     """``-slope · distance`` for each head, or ``-slope · |distance|`` if symmetric (ALiBi)."""
 
     slopes: Float[Tensor, " heads"]
-    q_positions: Int[Tensor, "#batch q"]
-    k_positions: Int[Tensor, "#batch k"]
+    places: Places
     symmetric: bool = False
     scaled: bool = False
-    aligned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,22 +59,22 @@ class LinearBias(PairBias):
         return -self.slopes[:, None, None] * self._span(self.distances())[:, None]
 
     def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
-        distances = self.diagonal_distances()
+        distances = self.places.diagonal_distances()
         if distances is None:
             return None
         return -self.slopes[:, None] * self._span(distances)[:, None]
 
     def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
-        distances = self.diagonal_distances()
+        distances = self.places.diagonal_distances()
         if distances is None:
             slopes = -torch.einsum("bhqk,bqk->h", *same_batch(grad, self._span(self.distances())))
         else:
             sums = same_batch(diagonal_sums(grad), self._span(distances))
             slopes = -torch.einsum("bhn,bn->h", *sums)
-        return slopes.to(self.slopes.dtype), None, None
+        return self._gradients(slopes.to(self.slopes.dtype))
 
     def _lookup(self):
-        return lambda b, h, q, k: -self.slopes[h] * self._span(self.distance_at(b, q, k))
+        return lambda b, h, q, k: -self.slopes[h] * self._span(self.places.distance_at(b, q, k))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +82,10 @@ class DistanceBias(PairBias):
     """``table[head, distance - lo]``, constant beyond both ends (T5, clipped, any function of distance)."""
 
     table: Float[Tensor, "heads distances"]
-    q_positions: Int[Tensor, "#batch q"]
-    k_positions: Int[Tensor, "#batch k"]
+    places: Places
     lo: int
     scaled: bool = False
     causal_only: bool = False
-    aligned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,13 +108,13 @@ class DistanceBias(PairBias):
         return self.table[:, self._rows(self.distances())].transpose(0, 1)
 
     def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
-        distances = self.diagonal_distances()
+        distances = self.places.diagonal_distances()
         if distances is None:
             return None
         return self.table[:, self._rows(distances)].transpose(0, 1)
 
     def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
-        distances = self.diagonal_distances()
+        distances = self.places.diagonal_distances()
         if distances is None:
             distances = self.distances().flatten(1)
             grad = grad.flatten(2)
@@ -127,10 +124,10 @@ class DistanceBias(PairBias):
         table = torch.zeros_like(self.table, dtype=grad.dtype)
         for row_grad, row_distances in zip(grad, distances, strict=True):
             table.index_add_(1, self._rows(row_distances), row_grad)
-        return table.to(self.table.dtype), None, None
+        return self._gradients(table.to(self.table.dtype))
 
     def _lookup(self):
-        return lambda b, h, q, k: self.table[h, self._rows(self.distance_at(b, q, k))]
+        return lambda b, h, q, k: self.table[h, self._rows(self.places.distance_at(b, q, k))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,14 +184,12 @@ class RowBias(PairBias):
 
     features: Float[Tensor, "#batch heads tokens rank"]
     table: Float[Tensor, "heads_or_1 distances rank"]
-    q_positions: Int[Tensor, "#batch q"]
-    k_positions: Int[Tensor, "#batch k"]
+    places: Places
     lo: int
     side: Literal["query", "key"] = "query"
     scaled: bool = True
     causal_only: bool = False
     values: Float[Tensor, "heads_or_1 distances v_dim"] | None = None
-    aligned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,7 +197,7 @@ class RowBias(PairBias):
         check_rank("features", self.features, "batch, heads, tokens, rank")
         lo = check_table("table", self.table, "heads or 1, distances, rank", self.lo)
         object.__setattr__(self, "lo", lo)
-        tokens = (self.q_positions if self.side == "query" else self.k_positions).shape[1]
+        tokens = self.places.q_len if self.side == "query" else self.places.k_len
         if self.features.shape[2] != tokens:
             raise ValueError(
                 f"features must have one row for each {self.side}, {tokens}, got {self.features.shape[2]}"
@@ -232,16 +227,14 @@ class RowBias(PairBias):
 
     @property
     def shape(self) -> tuple[int, int | None, int]:
-        rows = (self.q_positions.shape[0], self.k_positions.shape[0], self.features.shape[0])
-        return max(rows), self.q_positions.shape[1], self.k_positions.shape[1]
+        rows = max(self.places.batch, self.features.shape[0])
+        return rows, self.places.q_len, self.places.k_len
 
     def block(self, q: slice, k: slice) -> Bias:
         return replace(
             self,
             features=self.features[:, :, q if self.side == "query" else k],
-            q_positions=self.q_positions[:, q],
-            k_positions=self.k_positions[:, k],
-            aligned=False,
+            places=self.places.block(q, k),
         )
 
     def rows(self) -> Int[Tensor, "batch q k"]:
@@ -276,7 +269,7 @@ class RowBias(PairBias):
         table = torch.einsum("bhtn,bhtr->hnr", *same_batch(by_distance, self.features.to(dtype)))
         if self.table.shape[0] == 1:
             table = table.sum(dim=0, keepdim=True)
-        grads = (features.to(self.features.dtype), table.to(self.table.dtype), None, None)
+        grads = self._gradients(features.to(self.features.dtype), table.to(self.table.dtype))
         # The value term is not part of dense(), so its gradient does not come from here.
         return grads if self.values is None else (*grads, None)
 
@@ -285,7 +278,7 @@ class RowBias(PairBias):
         rows = projected.shape[0]
 
         def lookup(b, h, q, k):
-            row = self.distance_at(b, q, k).clamp(self.lo, self.hi) - self.lo
+            row = self.places.distance_at(b, q, k).clamp(self.lo, self.hi) - self.lo
             token = q if self.side == "query" else k
             return projected[b if rows > 1 else b * 0, h, token, row]
 

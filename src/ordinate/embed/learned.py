@@ -31,6 +31,8 @@ class Learned(PositionEncoding):
         torch.Size([1, 3, 16])
     """
 
+    d_model: int
+    max_positions: int
     claims = frozenset({"uniqueness"})
 
     def __init__(self, max_positions: int, d_model: int, offset: int = 0) -> None:

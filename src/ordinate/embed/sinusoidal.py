@@ -42,6 +42,7 @@ class Sinusoidal(PositionEncoding):
         tensor([[0.8415, 0.5403, 0.0100, 1.0000]], dtype=torch.float64)
     """
 
+    d_model: int
     claims = frozenset({"uniqueness", "boundedness", "linear shift map", "wavelengths"})
 
     def __init__(

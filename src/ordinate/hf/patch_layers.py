@@ -18,7 +18,7 @@ from ..bias.alibi import alibi_slopes
 from ..bias.t5 import t5_rows
 from ..bias.types import Bias, DistanceBias, LinearBias
 from ..numerics import compute_dtype, constant
-from ..positions import resolve, sequential
+from ..positions import Places, resolve, sequential
 from ..rotate.rope import RoPE
 from .attention_interface import attend, uses_interface
 from .patch_rotary import appliers_of
@@ -105,7 +105,7 @@ def _t5_bias(self: Any, table: Tensor | None, q: Tensor, k: Tensor) -> DistanceB
     site = _site(self)
     assert isinstance(site, T5Site)
     table = table.to(compute_dtype(q.dtype))  # whatever mixed precision made of it on its way
-    return DistanceBias(table, *resolve(q, k, None, None), lo=site.lo, aligned=True)
+    return DistanceBias(table, resolve(q, k, None, None), lo=site.lo)
 
 
 def _t5_states(
@@ -198,8 +198,9 @@ def _alibi(
     """The line of each head, over distances in tokens where those are not distances of indices."""
     on_device = constant(slopes, compute_dtype(q.dtype), q.device)
     if positions is None:
-        return LinearBias(on_device, *resolve(q, k, None, None), scaled=scaled, aligned=True)
-    return LinearBias(on_device, positions[:, k.shape[2] - q.shape[2] :], positions, scaled=scaled)
+        return LinearBias(on_device, resolve(q, k, None, None), scaled=scaled)
+    places = Places.at(positions[:, k.shape[2] - q.shape[2] :], positions)
+    return LinearBias(on_device, places, scaled=scaled)
 
 
 def bloom_forward(

@@ -21,7 +21,7 @@ from ..checks import (
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant, in_float64, is_watched
-from ..positions import as_positions, check_lengths, resolve
+from ..positions import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from . import kept
 from .layout import Layout
@@ -59,6 +59,7 @@ class RoPE(PositionEncoding):
         (torch.Size([1, 8, 10, 64]), torch.Size([1, 2, 10, 64]))
     """
 
+    head_dim: int
     claims = frozenset({"uniqueness", "shift invariance", "norm preservation", "wavelengths"})
 
     def __init__(
@@ -87,6 +88,7 @@ class RoPE(PositionEncoding):
         self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
         self.layout, self.scaling = layout, scaling
         self.sections = None if sections is None else check_ints("sections", sections)
+        self.axes = 1 if self.sections is None else len(self.sections)
         self.section_layout = section_layout
         self._axis_of_pair = self._assign_axes()
         if scaling is not None:
@@ -95,11 +97,6 @@ class RoPE(PositionEncoding):
             if scaling.attention_factor != 1:
                 self.claims = self.claims - {"norm preservation"}
             self.inv_freq()  # a scaling that does not fit the dimension is refused here, not in a forward
-
-    @property
-    def axes(self) -> int:
-        """How many coordinates a position has."""
-        return 1 if self.sections is None else len(self.sections)
 
     def _assign_axes(self) -> tuple[int, ...] | None:
         if self.sections is None:
@@ -228,33 +225,37 @@ class RoPE(PositionEncoding):
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
         k: Float[Tensor, "batch kv_heads k_len head_dim"],
-        q_positions: Int[Tensor, "..."] | None = None,
+        q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
         lengths: Lengths | None = None,
     ) -> tuple[
         Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
     ]:
-        queries, keys = resolve(q, k, q_positions, k_positions, axes=self.axes)
+        places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         check_lengths(lengths, batch=q.shape[0])
-        near = q_positions is None and k_positions is None
+        near, shared = places.is_near, places.shared
         if near and type(self.scaling) in _PLAIN_SCALINGS:
-            q_rotation = self._in_order(queries, k.shape[-2] - q.shape[-2])
-            return q_rotation.apply_both(q, k, None if keys is queries else self._in_order(keys, 0))
+            q_rotation = self._in_order(places.q_start, places.q_len, places.device)
+            k_rotation = None if shared else self._in_order(places.start, places.k_len, places.device)
+            return q_rotation.apply_both(q, k, k_rotation)
+        queries = places.queries
+        keys = queries if shared else places.keys
         q_lengths, k_lengths = lengths if isinstance(lengths, tuple) else (lengths, lengths)
         q_rotation = self._at(queries, self._lengths(q_lengths, queries, keys), near=near)
-        if keys is queries and q_lengths is k_lengths:
+        if shared and q_lengths is k_lengths:
             return q_rotation.apply_both(q, k)
         k_rotation = self._at(keys, self._lengths(k_lengths, keys, queries), near=near)
         return q_rotation.apply_both(q, k, k_rotation)
 
-    def _in_order(self, positions: Tensor, start: int) -> Rotation:
-        """The rotation at ``start`` and onward, which are the positions."""
+    def _in_order(self, start: int, length: int, device: torch.device) -> Rotation:
+        """The rotation at ``start`` and onward."""
         settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
-        return kept.rotation(
-            self, settings, start, positions.shape[-1], self.rotary_dim // 2, positions.device,
-            lambda: self._at(positions, None, near=True),
-        )  # fmt: skip
+
+        def make() -> Rotation:
+            return self._at(torch.arange(start, start + length, device=device)[None], None, near=True)
+
+        return kept.rotation(self, settings, start, length, self.rotary_dim // 2, device, make)
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.api import attention
-from ..bias.base import PairBias
 from ..bias.types import Bias, parts_of
 from ..encoding import PositionEncoding
 from .observe import HOOKS, dense_bias, hooks_of
@@ -176,10 +175,6 @@ class Call:
         for part in parts_of(bias):
             if part.heads != self.q.shape[1]:
                 raise BrokenAnswer(f"bias must have the {self.q.shape[1]} heads of q, got {part.heads}")
-            if isinstance(part, PairBias) and part.aligned and not _aligned(part):
-                raise BrokenAnswer(
-                    "bias must not be aligned at positions that are not in a run, got True"
-                )
         return dense_bias(bias, encoding, setting, wide).expand(shape)
 
     def difference(
@@ -223,10 +218,3 @@ def _shaped(name: str, out: Tensor, given: Tensor) -> Tensor:
     if out.shape != given.shape:
         raise BrokenAnswer(f"{name} must keep the shape {list(given.shape)}, got {list(out.shape)}")
     return out
-
-
-def _aligned(bias: PairBias) -> bool:
-    """Whether distances are those of indices, queries level with the end of the keys."""
-    q_len, k_len = bias.q_positions.shape[1], bias.k_positions.shape[1]
-    index = torch.arange(k_len - q_len, k_len)[:, None] - torch.arange(k_len)
-    return bool((bias.distances() == index).all())

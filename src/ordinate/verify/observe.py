@@ -44,7 +44,7 @@ def acting_parts(encoding: PositionEncoding) -> list[PositionEncoding]:
 
 def axes_of(encoding: PositionEncoding) -> int:
     """How many coordinates of a position all of its parts take."""
-    return min((int(getattr(part, "axes", 1)) for part in acting_parts(encoding)), default=1)
+    return min((part.axes for part in acting_parts(encoding)), default=1)
 
 
 def key_heads(encoding: PositionEncoding, setting: Setting) -> int:

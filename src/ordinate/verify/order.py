@@ -96,8 +96,8 @@ def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
     Parts of a combination that take several coordinates are looked at together: each may read one.
     """
     parts = acting_parts(encoding)
-    axes = max((int(getattr(part, "axes", 1)) for part in parts), default=1)
-    parts = [part for part in parts if getattr(part, "axes", 1) == axes]
+    axes = max((part.axes for part in parts), default=1)
+    parts = [part for part in parts if part.axes == axes]
     if axes == 1 or setting.within(4) < 4:
         return []
     line = torch.cat((torch.arange(setting.within(64)), setting.octaves(2**13))).unique()
