@@ -107,3 +107,10 @@ def test_constants_are_bounded(monkeypatch):
 
 def test_the_registry_has_no_doubles():
     assert len(caches._clears) == len(set(caches._clears))
+
+
+def test_a_constant_that_was_written_to_is_made_anew():
+    q = torch.randn(1, 8, 5, 16)
+    expected = ordinate.attention(q, q, q, ordinate.ALiBi(8), causal=True)
+    ordinate.ALiBi(8).bias(q, q).slopes.mul_(0.5)
+    torch.testing.assert_close(ordinate.attention(q, q, q, ordinate.ALiBi(8), causal=True), expected)

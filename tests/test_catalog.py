@@ -16,7 +16,7 @@ def test_every_encoding_the_package_offers_is_in_the_catalog():
         value
         for value in vars(ordinate).values()
         if isinstance(value, type) and issubclass(value, ordinate.PositionEncoding)
-    } - {ordinate.Combined}
+    } - {ordinate.Combined, ordinate.Along}
     scalings = {
         value
         for value in vars(scaling).values()

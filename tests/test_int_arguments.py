@@ -97,6 +97,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda **sizes: positions.randomized(**sizes, generator=torch.Generator().manual_seed(0)),
         {"length": 3, "max_position": 9, "batch": 2},
     ),
+    "scaling.frequencies": (lambda dim: scaling.frequencies(1e4, dim), {"dim": 64}),
     "scaling.DynamicNTK": (scaling.DynamicNTK, {"factor": 2, "original_max_position": 64}),
     "scaling.YaRN": (
         scaling.YaRN,
@@ -136,7 +137,7 @@ _NOT_ARGUMENTS = {
     "hf.Extension", "hf.LayerPlan", "hf.Plan", "hf.PatchReport", "hf.ConversionReport", "hf.Temperature",
     "hf.Diagnosis", "hf.PatchedModule",
     "ordinate.Entry", "ordinate.Rotation", "ordinate.KVCache", "positions.as_positions", "positions.check_lengths",
-    "positions.resolve", "scaling.frequencies",
+    "positions.resolve",
 }  # fmt: skip
 
 

@@ -57,6 +57,8 @@ def check_table(name: str, table: Tensor, axes: str, lo: object) -> int:
 def check_floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
+    if tensor.dtype.itemsize == 1:  # float8, in which PyTorch adds nothing up
+        raise TypeError(f"{name} must be floating point of at least 16 bits, got {tensor.dtype}")
 
 
 def check_bool(name: str, value: object) -> None:

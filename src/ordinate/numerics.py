@@ -116,17 +116,18 @@ def pushes_forward() -> bool:
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of fixed numbers on a device, made once per device and never written to.
+    """A tensor of fixed numbers on a device, made once per device.
 
     Encodings keep their constants as Python numbers, not as buffers: there is nothing for
     ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
     The cache saves the copy to the device and cannot go stale, for its key is the content; it holds at most 64 MiB.
+    What a caller has written to is made anew.
     """
     if is_watched():
         return torch.tensor(values, dtype=dtype, device=device)
     key = (values, dtype, device)
     found = _constants.get(key)
-    if found is None:
+    if found is None or found._version:
         # A tensor born in inference mode could never take part in autograd later.
         with torch.inference_mode(False):
             found = torch.tensor(values, dtype=dtype, device=device)

@@ -21,6 +21,7 @@ from .checks import (
     check_at_most,
     check_bool,
     check_choice,
+    check_even,
     check_fields,
     check_number,
     check_positive_int,
@@ -40,6 +41,7 @@ def frequencies(base: float, dim: int, device: torch.device | None = None) -> Fl
 
 
 def _exponents(dim: int, device: torch.device) -> Float64[Tensor, " pairs"]:
+    dim = check_even("dim", dim)
     return torch.arange(0, dim, 2, dtype=torch.float64, device=device) / -dim
 
 
@@ -186,6 +188,9 @@ class YaRN(Scaling):
         for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
                 check_fields(self, check_number, name, at_least=0)
+                check_at_most(
+                    name, getattr(self, name), 1e9
+                )  # the softmax scale is multiplied by its square
         if self.attention_factor is not None:
             check_fields(self, check_number, "attention_factor", above=0)
         else:

@@ -219,3 +219,13 @@ def test_a_cache_takes_padding_that_vmap_holds():
         return layer(x, cache=cache)
 
     torch.testing.assert_close(vmap(step)(x, padding)[1], step(x[1], padding[1]))
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("encoding", [None, ordinate.ALiBi(2)])
+def test_masked_calls_are_functionalized(impl, encoding):
+    def attend(q):
+        return ordinate.attention(q, q, q, encoding, causal=True, window=3, impl=impl)
+
+    q = torch.randn(1, 2, 6, 8)
+    torch.testing.assert_close(torch.func.functionalize(attend)(q), attend(q))

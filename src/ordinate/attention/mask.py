@@ -47,9 +47,9 @@ class Mask:
         """Whether causality and window allow a distance ``query - key``."""
         allowed = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
-            allowed &= distance >= 0
+            allowed = allowed & (distance >= 0)
         if self.window is not None:
-            allowed &= (distance if self.causal else distance.abs()) < self.window
+            allowed = allowed & ((distance if self.causal else distance.abs()) < self.window)
         return allowed
 
     def dense(self, device: torch.device) -> Bool[Tensor, "batch 1 q k"]:
