@@ -12,7 +12,9 @@ import runpy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -39,6 +41,7 @@ from ordinate import (
     attention_varlen,
     create,
     positions,
+    private,
     rerotate,
     scaling,
     to_half,
@@ -103,6 +106,12 @@ class _Claimant(ordinate.PositionEncoding):
 class _TooLarge(ordinate.PositionEncoding):
     def embed(self, x, positions=None):
         raise MemoryError
+
+
+def _assert_without_the_operator() -> None:
+    lacking = SimpleNamespace(ops=SimpleNamespace(aten=SimpleNamespace()), __version__="2.0")
+    with mock.patch.object(private, "torch", lacking):
+        private.assert_on_device(torch.tensor(True), "ids must be few")
 
 
 Case = tuple[str, Callable[[], Any], type[Exception], str]
@@ -334,6 +343,9 @@ CASES: list[Case] = [
     ("max_distance within the exact buckets", lambda: T5Bias(4, max_distance=16), ValueError, r"max_distance must be greater than the 16 exact buckets, got 16"),
     ("Shaw without distances", lambda: Shaw(8, 0), ValueError, r"max_distance must be at least 1, got 0"),
     ("Shaw for another head_dim", lambda: attend(Shaw(16, 2)), ValueError, r"q must have head_dim 16, got 8"),
+    ("a compiler without assertions", _assert_without_the_operator, NotImplementedError, r"torch must have aten._assert_async.msg to compile a check that ids must be few, got 2.0"),
+    ("positions too far apart to subtract", lambda: attend(ALiBi(4), causal=True, q_positions=ids(5) + 2**62, k_positions=ids(5)), ValueError, r"q_positions must be less than 2\*\*62 in size for a bias, got 4611686018427387908"),
+    ("keys too far in the past to subtract", lambda: attend(T5Bias(4), causal=True, q_positions=ids(5), k_positions=ids(5) - 2**62), ValueError, r"k_positions must be less than 2\*\*62 in size for a bias, got -4611686018427387904"),
     ("positions in a bias", lambda: LinearBias(zeros(4), ids(5)), TypeError, r"places must be what positions.resolve returns, or a positions.Places, got Tensor"),
     ("places of two axes in a bias", lambda: LinearBias(zeros(4), Places.at(ids(5), zeros(2, 1, 5).long())), ValueError, r"places must be along one axis, got 2 axes"),
     ("float positions in places", lambda: Places.at(zeros(1, 5), ids(5)[None]), TypeError, r"queries must be an integer tensor, got torch.float32"),

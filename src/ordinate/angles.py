@@ -17,8 +17,8 @@ from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
 from .caches import cleared_by
-from .direct import somebody_looks_on
-from .numerics import constant, is_watched
+from .numerics import constant
+from .tracing import is_captured, is_traced, needs_dispatcher
 
 #: Positions smaller than this in size may be multiplied as they are, with an error of at most 2⁻²⁵.
 _NEAR = 2**29
@@ -68,7 +68,7 @@ def angles(
     at = positions + offset if offset else positions  # a sum that overflows does so by whole turns
     if near:
         return at.double() * inv_freq
-    looked = positions.device.type == "cpu" and not somebody_looks_on(positions)
+    looked = positions.device.type == "cpu" and not needs_dispatcher(positions)
     if looked and _are_near(positions):
         return at.double() * inv_freq
     _, turns, rest = speeds_of(inv_freq) if isinstance(speeds, Tensor) else speeds
@@ -116,14 +116,14 @@ def cached_speeds(
 
     Making them takes the host of a GPU longer than the rotation of a token.
     """
-    if is_watched() or home.type in ("cpu", "meta"):
+    if is_traced() or home.type in ("cpu", "meta"):
         return make()
     key = (settings, home)
     found = _speeds.get(key)
     if found is None:
         with torch.inference_mode(False):
             found = speeds_of(make())
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_captured(home):
             return found  # whose memory is the graph's
         if len(_speeds) >= _MOST_SPEEDS:
             oldest, *_ = tuple(_speeds)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .private import assert_on_device, unwrapped
+
 
 def short(value: object) -> str:
     """A value as an error quotes it: on one line, never long, whatever it is or holds.
@@ -191,13 +193,9 @@ def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str
     """
     if torch.compiler.is_compiling():
         inside = ((values >= lowest) & (values <= highest)).all()
-        # The operator itself: torch._assert_async is dropped on the way to a compiled graph.
-        torch.ops.aten._assert_async.msg(inside, f"{name} must be {rule}")
+        assert_on_device(inside, f"{name} must be {rule}")
         return
-    while torch._C._functorch.is_functorch_wrapped_tensor(
-        values
-    ):  # vmap's, whose numbers cannot be read
-        values = torch._C._functorch.get_unwrapped(values)
+    values = unwrapped(values)  # the numbers of a tensor under vmap cannot be read
     if values.numel() == 0 or values.device.type == "meta":
         return
     low, high = (int(value) for value in torch.aminmax(values))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .numerics import is_watched
+from .tracing import is_traced
 
 # PyTorch's allocator on the CPU raises a plain RuntimeError; its words are all there is to know it by.
 _WORDS = ("DefaultCPUAllocator", "alloc_cpu", "not enough memory", "bad_alloc", "CUDA out of memory")
@@ -63,7 +63,7 @@ def check_room(
 
 
 def _memory_of(device: torch.device) -> int:
-    if is_watched():  # tensors may be stand-ins for others, which hold nothing
+    if is_traced():  # tensors may be stand-ins for others, which hold nothing
         return _UNBOUNDED
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from .caches import cleared_by
+from .tracing import is_traced
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
@@ -72,49 +71,6 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False)
 
 
-def is_watched() -> bool:
-    """Whether tensors may be stand-ins for others: a compiler, a dispatch mode or ``torch.func`` looks on.
-
-    What is made then must not outlive it, and what was made before must not be mixed in.
-    """
-    return (
-        torch.compiler.is_compiling() or _python_dispatch.is_in_torch_dispatch_mode() or is_transformed()
-    )
-
-
-def _asked_while_tracing(question: Callable[[], bool]) -> Callable[[], bool]:
-    """A function that a compiler calls instead of tracing it: `torch.compiler.assume_constant_result`, which imports
-    the compiler. (Graphs are guarded by the transforms around them.)"""
-    question._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return question
-
-
-@_asked_while_tracing
-def is_transformed() -> bool:
-    """Whether ``torch.func`` transforms what is computed now: ``grad``, ``vjp``, ``jacrev``, ``vmap`` and the like.
-
-    PyTorch's custom operators have no rules for that.
-    """
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-@_asked_while_tracing
-def is_transformed_beyond_grad() -> bool:
-    """Whether it is more than one ``torch.func.grad``, ``vjp`` or ``jacrev``: ``vmap``, say, or a second derivative."""
-    innermost = torch._C._functorch.peek_interpreter_stack()
-    return innermost is not None and (
-        innermost.level() > 1 or innermost.key() != torch._C._functorch.TransformType.Grad
-    )
-
-
-def pushes_forward() -> bool:
-    """Whether forward-mode gradients are being computed (``torch.func.jvp``, dual tensors).
-
-    Operators without a formula for them would drop them without a word.
-    """
-    return forward_ad._current_level >= 0
-
-
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of fixed numbers on a device, made once per device.
 
@@ -123,7 +79,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     The cache saves the copy to the device and cannot go stale, for its key is the content; it holds at most 64 MiB.
     What a caller has written to is made anew.
     """
-    if is_watched():
+    if is_traced():
         return torch.tensor(values, dtype=dtype, device=device)
     key = (values, dtype, device)
     found = _constants.get(key)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .checks import check_int, check_ints, check_positive_int, check_rank
 from .memory import check_room
+from .tracing import needs_dispatcher
 
 #: What a position may be. Arithmetic on them is of int64.
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -296,12 +297,14 @@ class Places:
     @property
     def batch(self) -> int:
         """How many rows differ: 1 where all stand alike."""
-        return max([1, *[x.shape[-2] for x in self.given]])
+        return 1 if self.is_in_order else max([x.shape[-2] for x in self.given])
 
     @property
     def axes(self) -> int:
         """How many coordinates are given; 1 also where one number stands for all of them."""
-        return max([1, *[x.shape[0] for x in self.given if x.dim() == 3]])
+        if self.is_in_order:
+            return 1
+        return max([x.shape[0] if x.dim() == 3 else 1 for x in self.given])
 
     def same_as(self, other: Places) -> bool:
         """Whether both give each pair one distance; equal numbers in two tensors do not count."""
@@ -361,6 +364,17 @@ class Places:
             return q - k + self.offset
         at_q, at_k = self.given
         return at_q[b if len(at_q) > 1 else b * 0, q] - at_k[b if len(at_k) > 1 else b * 0, k]
+
+    def check_distances(self) -> None:
+        """Refuse positions so far apart that a distance would not fit in 64 bits; only those that can be looked at."""
+        if self.offset is not None or self.device.type != "cpu" or needs_dispatcher(*self.given):
+            return
+        for name, positions in zip(("q_positions", "k_positions"), self.given, strict=True):
+            if positions.numel():
+                low, high = (int(end) for end in torch.aminmax(positions))
+                if low <= -(2**62) or high >= 2**62:
+                    got = low if low <= -(2**62) else high
+                    raise ValueError(f"{name} must be less than 2**62 in size for a bias, got {got}")
 
     # How a custom operator carries them: as tensors, integers and a word, for its schema knows nothing else.
 

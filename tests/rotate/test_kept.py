@@ -301,7 +301,7 @@ def test_a_forked_process_finds_and_adds():
 
 
 def test_a_captured_graph_computes_its_own(monkeypatch):
-    monkeypatch.setattr(kept, "_capturing", lambda device: True)
+    monkeypatch.setattr(kept, "is_captured", lambda device: True)
     RoPE(16).rotate(*_q_k())
     assert not kept._kept
 

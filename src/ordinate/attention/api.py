@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bias.types import Bias, parts_of
+from ..bias.types import Bias, PairBias, parts_of
 from ..checks import (
     check_bool,
     check_choice,
@@ -346,6 +346,8 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
             raise ValueError(
                 f"bias must have the {q.shape[1]} heads of q, got {part.heads}{_looks_exchanged(part, q)}"
             )
+        if isinstance(part, PairBias):
+            part.places.check_distances()
         for tensor in part.tensors():
             if tensor.device != q.device:
                 raise ValueError(f"bias must be on the device of q, {q.device}, got {tensor.device}")

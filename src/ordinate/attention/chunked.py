@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..bias.types import Bias, LinearBias, RowBias, parts_of
-from ..direct import refuse_second_derivatives
-from ..numerics import compute_dtype, is_transformed, pushes_forward, without_autocast
+from ..numerics import compute_dtype, without_autocast
+from ..operators import Backward, Operator
+from ..tracing import has_forward_gradients, is_transformed
 from . import cpu_block, diagonal
 from .call import Call, Result, scaled_dense
 from .mask import Mask
@@ -30,7 +31,7 @@ _LOGITS_PER_BLOCK = {"cpu": 2**21, "cuda": 2**25}
 
 def unsupported_reasons(call: Call) -> list[str]:
     reasons = []
-    if pushes_forward():
+    if has_forward_gradients():
         reasons.append("it has no forward-mode gradients")
     elif is_transformed():
         reasons.append("its operator has no rules for torch.func")
@@ -47,7 +48,7 @@ def run(call: Call) -> Result:
     seed = None
     if call.dropout_p:
         seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
-    out, lse = torch.ops.ordinate.chunked(
+    out, lse = _attention(
         call.q,
         call.k,
         call.v,
@@ -190,9 +191,6 @@ _ARGUMENTS = (
 )
 
 
-@torch.library.custom_op(
-    "ordinate::chunked", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)"
-)
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -260,18 +258,11 @@ def _finite(lse: Tensor) -> Tensor:
     return lse.masked_fill(lse == -math.inf, 0.0)[..., None]
 
 
-@_forward.register_fake
-def _(q, k, v, *_):
+def _fake(q, k, v, *_):
     out = q.new_empty(*q.shape[:3], v.shape[-1])
     return out, q.new_empty(q.shape[:3], dtype=compute_dtype(q.dtype))
 
 
-@torch.library.custom_op(
-    "ordinate::chunked_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, bool bias_needs_grad)"
-    " -> (Tensor, Tensor, Tensor, Tensor[])",
-)
 def _backward(
     grad: Tensor,
     grad_lse: Tensor | None,
@@ -432,8 +423,7 @@ def _last_tensor_of(parts: tuple[Bias, ...], index: int) -> int:
     return sum(len(part.tensors()) for part in parts[: index + 1]) - 1
 
 
-@_backward.register_fake
-def _(grad, grad_lse, out, lse, q, k, v, bias, *_):
+def _fake_backward(grad, grad_lse, out, lse, q, k, v, bias, *_):
     floats = [torch.empty_like(t) for t in bias if t.is_floating_point()]
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), floats
 
@@ -446,16 +436,15 @@ def _setup_context(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _autograd(ctx, grad, grad_lse):
+def _pull_back_call(ctx, needs, run_backward, grad, grad_lse):
     q, k, v, out, lse, seed, *rest = ctx.saved_tensors
     mask, bias = rest[:5], rest[5:]
     # To PyTorch an empty list is a list of tensors, which has a list of gradients.
     nothing: tuple = (None if ctx.bias_integers else [], *(None,) * 8)
     if grad is None and grad_lse is None:
         return None, None, None, [None] * len(bias), *nothing, None
-    needs = ctx.needs_input_grad[3]
-    bias_needs_grad = any(needs) if isinstance(needs, (list, tuple)) else bool(needs)
-    grad_q, grad_k, grad_v, floats = torch.ops.ordinate.chunked_backward(
+    bias_needs_grad = any(needs[3]) if isinstance(needs[3], (list, tuple)) else bool(needs[3])
+    grad_q, grad_k, grad_v, floats = run_backward(
         torch.zeros_like(out) if grad is None else grad,
         grad_lse, out, lse, q, k, v, bias, ctx.bias_integers, ctx.bias_spec, mask, *ctx.settings, seed,
         bias_needs_grad,
@@ -465,5 +454,12 @@ def _autograd(ctx, grad, grad_lse):
     return grad_q, grad_k, grad_v, bias_grads, *nothing, None
 
 
-_forward.register_autograd(_autograd, setup_context=_setup_context)
-refuse_second_derivatives(_backward, "chunked")
+_attention = Operator(
+    "chunked", _forward, _fake, schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)", learns=4,
+    save=_setup_context, pull_back=_pull_back_call,
+    backward=Backward(
+        "chunked_backward", _backward, _fake_backward, impl="chunked",
+        schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, bool bias_needs_grad)"
+        " -> (Tensor, Tensor, Tensor, Tensor[])",
+    ),
+)  # fmt: skip

@@ -9,11 +9,13 @@ block's queries are flipped.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..bias.types import Bias
+from ..private import cpu_attention
 from . import diagonal
 from .mask import Mask
 
@@ -31,6 +33,7 @@ def fits(
     """Whether the kernel can do this call, block by block."""
     return (
         q.device.type == "cpu"
+        and cpu_attention() is not None
         and q.dtype in _DTYPES
         and q.shape[-1] == v.shape[-1]
         and softcap is None
@@ -66,8 +69,9 @@ def attend(
         return
     view = _mask_view(q, parts, mask, scale, rows, seen)
     groups = q.shape[1] // k.shape[1]
+    forward, _ = _kernels()
     for g in range(groups):  # the kernel wants as many key heads as query heads
-        block, block_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        block, block_lse = forward(
             dense_rows(q[:, g::groups, rows].flip(2)),
             k[:, :, seen],
             v[:, :, seen],
@@ -101,9 +105,10 @@ def pull_back(
     # Weights are exp(logit - lse): a row that sees nothing gets weights of 0 from +inf, of NaN from -inf.
     own_lse = lse[:, :, rows].masked_fill(lse[:, :, rows] == -math.inf, math.inf)
     groups = q.shape[1] // k.shape[1]
+    _, backward = _kernels()
     for g in range(groups):
         flipped = [dense_rows(x[:, g::groups, rows].flip(2)) for x in (grad, q, out)]
-        shares = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        shares = backward(
             flipped[0],
             flipped[1],
             k[:, :, seen],
@@ -118,6 +123,12 @@ def pull_back(
         grad_q[:, g::groups, rows] = shares[0].flip(2)
         grad_k[:, :, seen] += shares[1]
         grad_v[:, :, seen] += shares[2]
+
+
+def _kernels() -> tuple[Any, Any]:
+    found = cpu_attention()
+    assert found is not None  # `fits` has asked
+    return found
 
 
 def _mask_view(

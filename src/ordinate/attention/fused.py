@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
 from ..gpu import reason_against, reason_without_triton
-from ..numerics import is_transformed, pushes_forward
+from ..tracing import has_forward_gradients, is_transformed
 from .call import Call, Result, in_words
 from .mask import Mask
 
@@ -38,7 +38,7 @@ def unsupported_reasons(call: Call) -> list[str]:
     against = reason_without_triton() if _interpreting() else reason_against(q.device)
     if against is not None:
         reasons.append(against)
-    if pushes_forward():
+    if has_forward_gradients():
         reasons.append("its kernels have no forward-mode gradients")
     elif is_transformed():
         reasons.append("its kernels have no rules for torch.func")

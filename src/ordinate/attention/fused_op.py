@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from ..direct import autograd_function, refuse_second_derivatives, somebody_looks_on
+from ..operators import Backward, Operator
 from .fused_launch import Launch, empty_as, rows_of_unit_stride
 from .fused_plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
 
@@ -51,13 +51,7 @@ def forward(*inputs) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-forward_op = torch.library.custom_op(
-    "ordinate::fused_attention", forward, mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)"
-)
-
-
-@forward_op.register_fake
-def _(q, k, v, *_):
+def _fake(q, k, v, *_):
     return empty_as(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -191,31 +185,7 @@ def _backward_of_tensors(*inputs) -> tuple[Tensor, ...]:
     )
 
 
-backward_op = torch.library.custom_op(
-    "ordinate::fused_attention_backward",
-    _backward_of_tensors,
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_INPUTS}, "
-    f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * len(_LEARN))})",
-)
-
-
-@register_flop_formula(torch.ops.ordinate.fused_attention)
-def _(q, k, v, *_, **__) -> int:
-    """As PyTorch counts its own attention: two products, whatever a mask hides."""
-    batch, heads, q_len, head_dim = q
-    return 2 * batch * heads * q_len * k[2] * (head_dim + v[3])
-
-
-@register_flop_formula(torch.ops.ordinate.fused_attention_backward)
-def _(grad, grad_lse, out, lse, q, k, v, *_, **__) -> int:
-    """The logits once more, and the products behind the gradients of q, k, v and the weights."""
-    batch, heads, q_len, head_dim = q
-    return 2 * batch * heads * q_len * k[2] * (3 * head_dim + 2 * v[3])
-
-
-@backward_op.register_fake
-def _(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
+def _fake_backward(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
     wanted = rest[-len(Wanted._fields) :]
     biases = [
         q.new_empty(0, dtype=torch.float32) if tensor is None or not want else torch.empty_like(
@@ -233,11 +203,11 @@ def _setup_context(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
+def _pull_back(ctx, needs, run_backward, grad: Tensor | None, grad_lse: Tensor | None):
     *tensors, out, lse = ctx.saved_tensors
     if grad is None and grad_lse is None:
         return (None,) * _COUNT
-    wanted = [bool(need) for need in ctx.needs_input_grad[3 : len(_LEARN)]]
+    wanted = [bool(need) for need in needs[3 : len(_LEARN)]]
     grads = run_backward(
         torch.zeros_like(out) if grad is None else grad, grad_lse, out, lse,
         *tensors, *ctx.settings, *wanted,
@@ -246,30 +216,26 @@ def _pull_back(ctx, grad: Tensor | None, grad_lse: Tensor | None, run_backward):
     return *grads[:3], *biases, *(None,) * (_COUNT - len(_LEARN))
 
 
-def _autograd(ctx, grad, grad_lse):
-    return _pull_back(ctx, grad, grad_lse, torch.ops.ordinate.fused_attention_backward)
+attention = Operator(
+    "fused_attention", forward, _fake, schema=f"({_INPUTS}) -> (Tensor, Tensor)",
+    learns=len(_LEARN), save=_setup_context, pull_back=_pull_back,
+    backward=Backward(
+        "fused_attention_backward", backward, _fake_backward, impl="fused", traced=_backward_of_tensors,
+        schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_INPUTS}, "
+        f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * len(_LEARN))})",
+    ),
+)  # fmt: skip
 
 
-forward_op.register_autograd(_autograd, setup_context=_setup_context)
-refuse_second_derivatives(backward_op, "fused")
+@register_flop_formula(torch.ops.ordinate.fused_attention)
+def _(q, k, v, *_, **__) -> int:
+    """As PyTorch counts its own attention: two products, whatever a mask hides."""
+    batch, heads, q_len, head_dim = q
+    return 2 * batch * heads * q_len * k[2] * (head_dim + v[3])
 
 
-def _direct_autograd(ctx, grad, grad_lse):
-    # With a graph of the gradients, the operator refuses to differentiate them.
-    if torch.is_grad_enabled() or somebody_looks_on(*ctx.saved_tensors[:3]):
-        return _autograd(ctx, grad, grad_lse)
-    return _pull_back(ctx, grad, grad_lse, backward)
-
-
-_Attention = autograd_function(forward, _setup_context, _direct_autograd)
-
-
-def attention(*inputs) -> tuple[Tensor, Tensor]:
-    """The operator where somebody looks on, the bare function where nobody does."""
-    if somebody_looks_on(*inputs[:3]):
-        out, lse = torch.ops.ordinate.fused_attention(*inputs)
-    elif torch.is_grad_enabled():
-        out, lse = _Attention.apply(*inputs)
-    else:
-        out, lse = forward(*inputs)
-    return out, lse
+@register_flop_formula(torch.ops.ordinate.fused_attention_backward)
+def _(grad, grad_lse, out, lse, q, k, v, *_, **__) -> int:
+    """The logits once more, and the products behind the gradients of q, k, v and the weights."""
+    batch, heads, q_len, head_dim = q
+    return 2 * batch * heads * q_len * k[2] * (3 * head_dim + 2 * v[3])

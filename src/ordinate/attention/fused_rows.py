@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..direct import autograd_function, refuse_second_derivatives, somebody_looks_on
 from ..kernels import row_projection
 from ..kernels.launch import Step
+from ..operators import Backward, Operator
 from .fused_launch import empty_as, rows_of_unit_stride, strides_of
 from .fused_plans import kept_plan
 from .fused_tiles import padded
@@ -51,11 +51,7 @@ def forward(features: Tensor, table: Tensor, factor: float) -> Tensor:
     return rows
 
 
-forward_op = torch.library.custom_op("ordinate::row_projection", forward, mutates_args=())
-
-
-@forward_op.register_fake
-def _(features, table, factor):
+def _fake(features, table, factor):
     return features.new_empty(*features.shape[:3], table.shape[1], dtype=torch.float32)
 
 
@@ -103,11 +99,7 @@ def backward(
     return grad_features, grad_table
 
 
-backward_op = torch.library.custom_op("ordinate::row_projection_backward", backward, mutates_args=())
-
-
-@backward_op.register_fake
-def _(grad, features, table, factor, of_features, of_table):
+def _fake_backward(grad, features, table, factor, of_features, of_table):
     empty_table = torch.empty_like(table, memory_format=torch.contiguous_format)
     return (
         empty_as(features, features.shape[3]) if of_features else features.new_empty(0),
@@ -121,33 +113,14 @@ def _setup_context(ctx, inputs, output):
     ctx.factor = factor
 
 
-def _pull_back(ctx, grad: Tensor, run_backward):
-    wanted = [bool(need) for need in ctx.needs_input_grad[:2]]
+def _pull_back(ctx, needs, run_backward, grad: Tensor):
+    wanted = [bool(need) for need in needs[:2]]
     grads = run_backward(grad, *ctx.saved_tensors, ctx.factor, *wanted)
     return *(one if want else None for one, want in zip(grads, wanted, strict=True)), None
 
 
-def _autograd(ctx, grad):
-    return _pull_back(ctx, grad, torch.ops.ordinate.row_projection_backward)
-
-
-forward_op.register_autograd(_autograd, setup_context=_setup_context)
-refuse_second_derivatives(backward_op, "fused")
-
-
-def _direct_autograd(ctx, grad):
-    if torch.is_grad_enabled() or somebody_looks_on(grad):
-        return _autograd(ctx, grad)
-    return _pull_back(ctx, grad, backward)
-
-
-_Projection = autograd_function(forward, _setup_context, _direct_autograd)
-
-
-def projected(features: Tensor, table: Tensor, factor: float) -> Tensor:
-    """``factor · features · table`` for every distance, in float32."""
-    if somebody_looks_on(features, table):
-        return torch.ops.ordinate.row_projection(features, table, factor)
-    if torch.is_grad_enabled():
-        return _Projection.apply(features, table, factor)
-    return forward(features, table, factor)
+#: ``factor · features · table`` for every distance, in float32.
+projected = Operator(
+    "row_projection", forward, _fake, learns=2, save=_setup_context, pull_back=_pull_back,
+    backward=Backward("row_projection_backward", backward, _fake_backward, impl="fused"),
+)  # fmt: skip

@@ -7,8 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from ..direct import no_second_derivatives, somebody_looks_on
-from ..numerics import compute_dtype, is_transformed, is_transformed_beyond_grad, pushes_forward
+from ..numerics import compute_dtype
+from ..operators import no_second_derivatives
+from ..tracing import (
+    has_forward_gradients,
+    is_transformed,
+    is_transformed_beyond_grad,
+    needs_dispatcher,
+)
 from .call import Call, in_words
 
 
@@ -17,7 +23,7 @@ def unsupported_reasons(call: Call) -> list[str]:
     if call.bias is not None:
         kinds = " + ".join(type(part).__name__ for part in call.parts)
         reasons.append(f"a bias ({kinds}) would have to be a dense mask")
-    if pushes_forward():
+    if has_forward_gradients():
         reasons.append("its kernels have no forward-mode gradients")
     elif is_transformed_beyond_grad():
         reasons.append("its kernels have no second derivatives and no rules for torch.func.vmap")
@@ -74,7 +80,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         hidden, shown = mask.key_padding[:, None, :, None], ~mask.key_padding[:, None, None, :]
         # The kernels hide a key by adding -inf to its logits; if one is infinite or NaN, that makes NaN. The CPU is
         # asked whether it has, which is quicker than to copy the keys each time.
-        asked = q.device.type == "cpu" and not somebody_looks_on(q, k, v)
+        asked = q.device.type == "cpu" and not needs_dispatcher(q, k, v)
         out = attend(k, shown) if asked else attend(k.masked_fill(hidden, 0.0), shown)
         if asked and not math.isfinite(out.detach().sum().item()):
             out = attend(k.masked_fill(hidden, 0.0), shown)

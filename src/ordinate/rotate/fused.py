@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..direct import autograd_function, somebody_looks_on
 from ..gpu import reason_against
-from ..numerics import is_transformed, pushes_forward
+from ..operators import Operator
+from ..tracing import has_forward_gradients, is_transformed, needs_dispatcher
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -26,7 +26,7 @@ def supports(*tensors: Tensor) -> bool:
         first.is_cuda
         and first.dtype in _DTYPES
         and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
-        and not pushes_forward()
+        and not has_forward_gradients()
         and not is_transformed()
         and reason_against(first.device) is None
     )
@@ -44,7 +44,8 @@ def rotate(
         k: None to turn q alone; the second result is then empty.
     """
     k = _no_heads(q) if k is None else k
-    return _rotate(q, k, *q_tables, *k_tables, interleaved, False)
+    turned: tuple[Tensor, Tensor] = _rotate(q, k, *q_tables, *k_tables, interleaved, False)
+    return turned
 
 
 def rotate_(
@@ -57,28 +58,12 @@ def rotate_(
     """
     k = _no_heads(q) if k is None else k
     arguments = (q, k, *q_tables, *k_tables, interleaved)
-    if somebody_looks_on(q, k):
+    if needs_dispatcher(q, k):
         _rotate_in_place_op(*arguments)
         return
     _launch_in_place(*arguments)
     # Whoever saved q or k for a backward pass must learn that they are no longer what they were.
     torch.autograd.graph.increment_version([x for x in (q, k) if not x.is_inference()])
-
-
-def _rotate(
-    q: Tensor, k: Tensor,
-    q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
-    interleaved: bool, inverse: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    arguments = (q, k, q_cos, q_sin, k_cos, k_sin, interleaved, inverse)
-    turned: tuple[Tensor, Tensor]
-    if somebody_looks_on(q, k):
-        turned = _rotate_op(*arguments)
-    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
-        turned = _Rotate.apply(*arguments)
-    else:
-        turned = _launch(*arguments)
-    return turned
 
 
 def _no_heads(x: Tensor) -> Tensor:
@@ -126,9 +111,9 @@ def _save_tables(ctx, inputs, output) -> None:
     ctx.save_for_backward(q_cos, q_sin, k_cos, k_sin)
 
 
-def _turn_back(ctx, q_grad: Tensor, k_grad: Tensor):
+def _turn_back(ctx, needs, _, q_grad: Tensor, k_grad: Tensor):
     """The gradient of a turn is the opposite turn; a factor in the tables multiplies it alike."""
-    needs_q, needs_k = ctx.needs_input_grad[:2]
+    needs_q, needs_k = needs[:2]
     q_cos, q_sin, k_cos, k_sin = ctx.saved_tensors
     flags = ctx.interleaved, not ctx.inverse
     if needs_q and needs_k:
@@ -140,16 +125,12 @@ def _turn_back(ctx, q_grad: Tensor, k_grad: Tensor):
     return q_grad if needs_q else None, k_grad if needs_k else None, *(None,) * 6
 
 
-_Rotate = autograd_function(_launch, _save_tables, _turn_back)
 _TABLES_SCHEMA = "Tensor q_cos, Tensor q_sin, Tensor k_cos, Tensor k_sin, bool interleaved"
-_rotate_op = torch.library.custom_op(
-    "ordinate::rotate",
-    _launch,
-    mutates_args=(),
+_rotate = Operator(
+    "rotate", _launch, lambda q, k, *tables_and_flags: (_output_like(q), _output_like(k)),
     schema=f"(Tensor q, Tensor k, {_TABLES_SCHEMA}, bool inverse) -> (Tensor, Tensor)",
-)
-_rotate_op.register_fake(lambda q, k, *tables_and_flags: (_output_like(q), _output_like(k)))
-_rotate_op.register_autograd(_turn_back, setup_context=_save_tables)
+    learns=2, save=_save_tables, pull_back=_turn_back,
+)  # fmt: skip
 _rotate_in_place_op = torch.library.custom_op(
     "ordinate::rotate_",
     _launch_in_place,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..caches import cleared_by
-from ..numerics import is_watched
+from ..tracing import is_captured, is_traced
 from .rotation import Rotation
 
 #: Of all that is cached on one device: the angles of 64 pairs at 131,072 positions, for one.
@@ -53,7 +53,7 @@ def rotation(
     Args:
         user: The encoding that asks. What no living encoding has asked for is not cached any more.
     """
-    if is_watched() or seq * pairs < _WORTH_KEEPING or _capturing(device):
+    if is_traced() or seq * pairs < _WORTH_KEEPING or is_captured(device):
         return make()
     # On another stream it might be read before it is written.
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
@@ -104,8 +104,3 @@ def _forget_the_oldest(device: torch.device) -> None:
 def _bytes(rotation: Rotation) -> int:
     """The angles, with cos and sin in float32 and float64: as much as it may come to hold."""
     return 4 * rotation.angles.nbytes
-
-
-def _capturing(device: torch.device) -> bool:
-    """A CUDA graph goes on reading what it was captured with, also when that is cached no longer."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

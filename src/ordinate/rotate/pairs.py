@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..direct import somebody_looks_on
+from ..tracing import needs_dispatcher
 from .layout import Layout
 
 # On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
@@ -30,7 +30,7 @@ def rotate_pairs(
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
     # The fast way is made for two kinds of devices: others may lack complex numbers or outputs given as arguments.
-    if somebody_looks_on(x) or cos.requires_grad or x.device.type not in ("cpu", "cuda"):
+    if needs_dispatcher(x) or cos.requires_grad or x.device.type not in ("cpu", "cuda"):
         return rotate_pairs_reference(x, cos, sin, layout)
     x = x.resolve_neg()
     if not (x.requires_grad and torch.is_grad_enabled()):

@@ -20,9 +20,10 @@ from ..checks import (
     short,
 )
 from ..encoding import Lengths, PositionEncoding
-from ..numerics import constant, in_float64, is_watched
+from ..numerics import constant, in_float64
 from ..positions import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
+from ..tracing import is_traced
 from . import kept
 from .layout import Layout
 from .rotation import Rotation
@@ -184,7 +185,7 @@ class RoPE(PositionEncoding):
                 settings = (self.base, self.rotary_dim, self.scaling, rounding is None)
                 speeds = cached_speeds(settings, home, frequencies)
             # Turns that have to be made anew for each call would take twice the time of a token's rotation.
-            hurried = not plain and not is_watched() and home.type != "cpu"
+            hurried = not plain and not is_traced() and home.type != "cpu"
             return angles(self._of_pairs(positions), speeds, near=near or hurried)
 
         radians = in_float64(positions.device, turned, positions, lengths, rounding)

@@ -10,7 +10,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..checks import check_floating, check_rank
-from ..numerics import compute_dtype, in_float64, is_watched
+from ..numerics import compute_dtype, in_float64
+from ..tracing import is_captured, is_traced
 from . import fused
 from .layout import Layout
 from .pairs import rotate_pairs
@@ -128,7 +129,7 @@ class Rotation:
         self, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "batch seq pairs"], Float[Tensor, "batch seq pairs"]]:
         """cos and sin of the angles times the factor, evaluated in float64 and rounded once to ``dtype``."""
-        if is_watched():
+        if is_traced():
             return self._evaluate(dtype)
         tables = self._tables.get(dtype)
         if tables is None:
@@ -140,8 +141,7 @@ class Rotation:
                     cos, sin = self._whole.cos_sin(dtype)
                     seq = self.angles.shape[1]
                     tables = cos[:, :seq], sin[:, :seq]
-            capturing = self.angles.is_cuda and torch.cuda.is_current_stream_capturing()
-            if not (tables[0].requires_grad or capturing):
+            if not (tables[0].requires_grad or is_captured(self.angles.device)):
                 self._tables[dtype] = tables
         return tables
 

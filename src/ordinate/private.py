@@ -1,0 +1,87 @@
+"""PyTorch's private names, all of them, each with what is done where it is missing.
+
+A missing name is taken for "traced" or "cannot": the call is slower or refused, never a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+
+Question = TypeVar("Question", bound=Callable[[], bool])
+
+
+def constant_while_compiling(question: Question) -> Question:
+    """A function that a compiler calls instead of tracing it, as `torch.compiler.assume_constant_result` makes one,
+    which would import the compiler. (Graphs are guarded by the transforms around them.)"""
+    question._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return question
+
+
+@constant_while_compiling
+def is_transformed() -> bool:
+    """Whether ``torch.func`` transforms what is computed now; without the name, always."""
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:
+        return True
+
+
+@constant_while_compiling
+def is_transformed_beyond_grad() -> bool:
+    """Whether it is more than one ``grad``, ``vjp`` or ``jacrev``; without the names, always."""
+    try:
+        innermost = torch._C._functorch.peek_interpreter_stack()
+        return innermost is not None and (
+            innermost.level() > 1 or innermost.key() != torch._C._functorch.TransformType.Grad
+        )
+    except AttributeError:
+        return True
+
+
+def has_forward_gradients() -> bool:
+    """Whether dual tensors may be about; without the name, always."""
+    return bool(getattr(forward_ad, "_current_level", 0) >= 0)
+
+
+def in_dispatch_mode() -> bool:
+    """Whether a ``TorchDispatchMode`` is on; without the name, always."""
+    try:
+        return bool(_python_dispatch.is_in_torch_dispatch_mode())
+    except AttributeError:
+        return True
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The numbers behind a tensor of ``torch.func``; without the names itself, which may refuse to be read."""
+    try:
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+    except AttributeError:
+        pass
+    return tensor
+
+
+def assert_on_device(inside: Tensor, message: str) -> None:
+    """An assertion that a compiled graph keeps; `torch._assert_async` is dropped on the way there."""
+    try:
+        torch.ops.aten._assert_async.msg(inside, message)
+    except AttributeError:
+        raise NotImplementedError(
+            f"torch must have aten._assert_async.msg to compile a check that {message}, got {torch.__version__}"
+        ) from None
+
+
+def cpu_attention() -> tuple[Any, Any] | None:
+    """PyTorch's fused attention of the CPU and its gradient, which take a mask with overlapping strides; or None."""
+    names = ("", "_backward")
+    found = [
+        getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention_for_cpu{name}", None)
+        for name in names
+    ]
+    return None if None in found else (found[0], found[1])
