@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import json
 import math
 import statistics
@@ -137,10 +136,8 @@ def gradients(
 @contextmanager
 def counting() -> Iterator[dict[str, int]]:
     """How often each implementation of `ordinate.attention` runs."""
-    counts, modules = {}, {}
-    for name in ("fused", "sdpa", "chunked", "reference"):
-        module = importlib.import_module(f"ordinate.attention.{name}")
-        modules[name] = module, module.run
+    counts, modules = {}, {name: (module, module.run) for name, module in api._IMPLEMENTATIONS.items()}
+    for name, (module, _) in modules.items():
 
         def run(call: Any, name: str = name) -> Any:
             counts[name] = counts.get(name, 0) + 1

@@ -40,7 +40,7 @@ def _no_interpreter_outside_of_kernel_tests(request, monkeypatch) -> None:
     """`auto` prefers the fused kernels wherever they run; interpreted, they are no choice."""
     if "kernels" not in request.path.parts:
         # By its full name: as an attribute, `ordinate.attention` is the function.
-        fused = importlib.import_module("ordinate.attention.fused")
+        fused = importlib.import_module("ordinate.attending.fused.terms")
         monkeypatch.setattr(fused, "_interpreting", lambda: False)
 
 

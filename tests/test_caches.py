@@ -18,7 +18,7 @@ SOURCE = Path(ordinate.__file__).parent
 # Not data of calls: what devices can do (an entry for each), code that Numba compiled, the files of models that are
 # patched, and numbers of statistics.
 _STAYS = {
-    "gpu._reasons", "attention.fused_tiles.shared_memory_of", "attention.fused_tiles._processors_of",
+    "gpu._reasons", "attending.fused.tiles.shared_memory_of", "attending.fused.tiles._processors_of",
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
     "kernels.rope_cpu._share_of_team", "hf.patch_rotary._installed",
     "lab.estimate.detectable", "lab.estimate.student_quantile", "lab.estimate.studentized_range_quantile",
@@ -47,7 +47,7 @@ def _remembering() -> set[str]:
 def test_every_cache_is_emptied_or_named_here():
     emptied = {
         "numerics._constants", "angles._speeds", "rotate.kept._kept",
-        "attention.fused_plans._plans", "attention.varlen._found_right",
+        "attending.fused.plans._plans", "attending.varlen._found_right",
         "kernels.rope.choose_tiling", "kernels.rope._step", "lab.corpus.load_corpus",
     }  # fmt: skip
     assert _remembering() == emptied | _STAYS
@@ -83,7 +83,7 @@ def test_clearing_empties_and_changes_no_result():
 
 def test_clearing_empties_launches():
     pytest.importorskip("triton")
-    plans = importlib.import_module("ordinate.attention.fused_plans")
+    plans = importlib.import_module("ordinate.attending.fused.plans")
     rope = importlib.import_module("ordinate.kernels.rope")
     plans.kept_plan("key", lambda: "plan")
     rope.choose_tiling(batch=1, heads=1, seq=1, head_dim=8, pairs=4, itemsize=2, copy_rest=False)

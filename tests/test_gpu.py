@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ordinate
 from ordinate import gpu
-from ordinate.attention import fused
+from ordinate.attending.fused import terms as fused
 
 CUDA = torch.device("cuda", 0)
 

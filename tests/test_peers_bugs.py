@@ -354,7 +354,7 @@ def test_scaling_acts_at_every_length_and_not_only_past_a_table():
 
 
 def test_a_broken_implementation_is_noticed(monkeypatch):
-    from ordinate.attention import cpu_block
+    from ordinate.attending import cpu_block
 
     q, k, v = torch.randn(3, 1, 2, 40, 8)
     expected = attention(q, k, v, ALiBi(2), causal=True, impl="reference")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ordinate
 from ordinate import positions
-from ordinate.attention import api, layer
+from ordinate.attending import api, layer
 from ordinate.positions import Places
 
 README = Path(__file__).parents[1] / "README.md"
@@ -168,8 +168,8 @@ def _readme_encoding():
 @pytest.mark.parametrize("how", ["left out", "packed", "cached"])
 def test_what_the_readme_builds_is_launched_as_what_t5_builds(how):
     pytest.importorskip("triton")
-    from ordinate.attention import fused
-    from ordinate.attention.fused_launch import Launch
+    from ordinate.attending.fused import terms as fused
+    from ordinate.attending.fused.call import Launch
 
     t5 = ordinate.T5Bias(8)
     lo, rows = t5._lo, t5._rows

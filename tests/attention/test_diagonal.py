@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ordinate
-from ordinate.attention import diagonal
+from ordinate.attending import diagonal
 from ordinate.positions import Places
 
 MASKS = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ordinate
-from ordinate.attention import chunked
+from ordinate.attending import chunked
 
 IMPLEMENTATIONS = ["reference", "chunked", "sdpa"]
 

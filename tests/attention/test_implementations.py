@@ -18,7 +18,7 @@ from attention_cases import (
 )
 
 import ordinate
-from ordinate.attention import chunked
+from ordinate.attending import chunked
 
 LOW = (torch.bfloat16, torch.float16)
 

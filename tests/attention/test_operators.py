@@ -10,7 +10,7 @@ from attention_cases import BIASES, MASKS, Shape, leaves_of
 from torch.nn.attention.flex_attention import flex_attention
 
 import ordinate
-from ordinate.attention import chunked
+from ordinate.attending import chunked
 
 pytestmark = pytest.mark.plain  # both trace the library, which shape checks would get in the way of
 

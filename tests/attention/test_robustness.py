@@ -12,7 +12,7 @@ from attention_cases import BIASES, MASKS, Shape, gradients, leaves_of
 from fused_cases import check_merged_results_of_queries_that_see_nothing
 
 import ordinate
-from ordinate.attention import chunked
+from ordinate.attending import chunked
 
 IMPLEMENTATIONS = ["reference", "chunked", "sdpa"]
 

@@ -7,7 +7,7 @@ import torch
 from unseen_keys import BAD, KEY, attend, check_overflow, make
 
 import ordinate
-from ordinate.attention import chunked
+from ordinate.attending import chunked
 from ordinate.positions import Places
 
 ENOUGH = [

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 import ordinate
-from ordinate.attention import fused
+from ordinate.attending.fused import terms as fused
 
 from .cases import Case, cases
 

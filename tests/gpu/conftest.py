@@ -62,7 +62,7 @@ def _compiled_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """
     if _SHARE not in os.environ:
         return
-    from ordinate.attention import fused_tiles
+    from ordinate.attending.fused import tiles as fused_tiles
     from ordinate.kernels.launch import Step, with_stand_ins
 
     def compiled(step: Step, tensors: dict[str, torch.Tensor | None]) -> None:
@@ -73,7 +73,7 @@ def _compiled_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(fused_tiles, name, lambda device, known=known: known)
     # By its full name: as an attribute, `ordinate.attention` is the function.
     monkeypatch.setattr(
-        importlib.import_module("ordinate.attention.fused"), "_interpreting", lambda: True
+        importlib.import_module("ordinate.attending.fused.terms"), "_interpreting", lambda: True
     )
     monkeypatch.setattr(Step, "_launch", compiled)
     monkeypatch.setattr(request.module, "check", _both_passes)

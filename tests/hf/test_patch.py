@@ -88,7 +88,7 @@ def test_no_dense_bias_is_made_for_t5(monkeypatch):
 @pytest.mark.parametrize("name", ["T5", "BLOOM", "MPT", "Falcon, ALiBi", "Llama 2"])
 def test_the_fused_kernels_take_padded_batches(name, monkeypatch):
     """Interpreted: that they are reached with padding, and agree, forward and backward."""
-    fused = importlib.import_module("ordinate.attention.fused")
+    fused = importlib.import_module("ordinate.attending.fused.terms")
     monkeypatch.setattr(fused, "_interpreting", lambda: True)
     model = build(name)
     ids = tokens(length=6)

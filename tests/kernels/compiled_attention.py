@@ -17,7 +17,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import ordinate
-from ordinate.attention import api, fused, fused_op, fused_rows
+from ordinate.attending import api
+from ordinate.attending.fused import operator as fused_op
+from ordinate.attending.fused import rows as fused_rows
+from ordinate.attending.fused import terms as fused
 from ordinate.kernels import (
     attention_forward,
     key_gradient,

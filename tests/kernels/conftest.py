@@ -11,7 +11,7 @@ import torch
 @pytest.fixture(autouse=True)
 def _no_launches_kept_from_another_test() -> None:
     """Tests put other functions in the place of what a plan was made by."""
-    plans = sys.modules.get("ordinate.attention.fused_plans")
+    plans = sys.modules.get("ordinate.attending.fused.plans")
     if plans is not None:
         plans._plans.clear()
     rope = sys.modules.get("ordinate.kernels.rope")

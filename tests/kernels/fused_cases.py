@@ -15,8 +15,8 @@ from torch import Tensor
 
 import ordinate
 from ordinate import DistanceBias, KeyBias, LinearBias, RowBias, SumBias
-from ordinate.attention import api
-from ordinate.attention.call import scaled_dense
+from ordinate.attending import api
+from ordinate.attending.call import scaled_dense
 from ordinate.bias.t5 import t5_buckets
 from ordinate.positions import Places
 

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
 import ordinate
-from ordinate.attention import fused_tiles
+from ordinate.attending.fused import tiles as fused_tiles
 
 launches: list[tuple] = []
 calls_of_the_binder: list[str] = []

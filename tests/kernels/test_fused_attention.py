@@ -86,7 +86,7 @@ def test_positions_are_data_whatever_their_order(bias, positions, device):
 def test_one_loop_for_all_tiles_as_float32_has_it_where_it_is_compiled(
     bias, mask, positions, device, monkeypatch
 ):
-    from ordinate.attention import fused_launch
+    from ordinate.attending.fused import call as fused_launch
 
     monkeypatch.setattr(fused_launch, "tells_tiles_apart", lambda dtype: False)
     check(Case(bias, mask, positions, Sizes(40, 50, kv_heads=1), device=str(device)))
@@ -112,8 +112,8 @@ def test_short_and_unequal_lengths(mask, q_len, k_len, device):
 def test_few_queries_share_their_keys_out(bias, mask, q_len, device, monkeypatch):
     """As when decoding: many programs a query, some of which see nothing, and their outputs merged."""
     # Not while collecting: kernels cannot be imported with shapes checked.
-    from ordinate.attention import fused_plans
-    from ordinate.attention.fused_tiles import key_shares
+    from ordinate.attending.fused import plans as fused_plans
+    from ordinate.attending.fused.tiles import key_shares
 
     counts = []
     monkeypatch.setattr(

@@ -220,7 +220,8 @@ def test_what_the_kernels_cannot_do_is_refused_with_the_reason(make, reason, dev
 
 def _operator_arguments(case: Case, *, requires_grad: bool, p: float = 0.0) -> tuple:
     """What `fused.run` passes on."""
-    from ordinate.attention import api, fused
+    from ordinate.attending import api
+    from ordinate.attending.fused import terms as fused
 
     leaves = {name: leaf.detach().requires_grad_(requires_grad) for name, leaf in case.leaves().items()}
     call = api._prepare(**case.arguments(leaves), dropout_p=p)
@@ -240,7 +241,7 @@ _OPERATOR_CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("bias", "mask", "positions", "view", "p"), _OPERATOR_CASES)
 def test_operators_pass_opcheck(bias, mask, positions, view, p, device):
-    from ordinate.attention import fused_op  # registers them; not while collecting
+    from ordinate.attending.fused import operator as fused_op  # registers them; not while collecting
 
     case = Case(bias, mask, positions, Sizes(20, 20), device=str(device))
     for requires_grad in (True, False):
@@ -315,7 +316,9 @@ def test_a_sum_at_positions_of_ones_own_compiles_as_it_runs(dtype, device):
 
 @pytest.mark.parametrize("q_len", [20, 0])
 def test_gradients_of_what_is_not_there_are_empty(q_len, device):
-    from ordinate.attention import fused_op  # registers the operators; not while collecting
+    from ordinate.attending.fused import (
+        operator as fused_op,  # registers the operators; not while collecting
+    )
 
     case = Case("none", sizes=Sizes(q_len, 20), device=str(device))
     arguments = _operator_arguments(case, requires_grad=False)

@@ -32,7 +32,7 @@ def _sizes(groups: int, q_len: int, *, kv_heads: int = 2, batch: int = 2, k_len:
 
 def _plan():
     """How the one forward pass since the last test was launched."""
-    from ordinate.attention import fused_plans  # not while collecting
+    from ordinate.attending.fused import plans as fused_plans  # not while collecting
 
     (plan,) = (p for p in fused_plans._plans.values() if isinstance(p, fused_plans.ForwardPlan))
     return plan
@@ -113,7 +113,7 @@ def test_softcap_and_heads_inside_of_tokens(device):
 @pytest.mark.parametrize("groups", [2, 3, 8])
 @pytest.mark.parametrize("q_len", [1, 2])
 def test_packed_heads_drop_the_same_pairs_as_heads_alone(groups, q_len, device, monkeypatch):
-    from ordinate.attention import fused_plans  # not while collecting
+    from ordinate.attending.fused import plans as fused_plans  # not while collecting
 
     sizes = _sizes(groups, q_len, k_len=40)
     case = Case("sum_of_all", "causal", sizes=sizes, device=str(device))

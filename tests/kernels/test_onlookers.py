@@ -74,7 +74,7 @@ def test_a_dispatch_mode_sees_operators_and_changes_no_bit(kind, device):
 
 
 def test_nobody_looking_on_there_is_no_operator(device, monkeypatch):
-    importlib.import_module("ordinate.attention.fused_op")  # which has the operators
+    importlib.import_module("ordinate.attending.fused.operator")  # which has the operators
 
     def refuse(*_):
         raise AssertionError("through the dispatcher")

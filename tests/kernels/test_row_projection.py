@@ -29,7 +29,9 @@ def _leaves(shape: str, dtype: torch.dtype, device: torch.device) -> tuple[torch
 
 @pytest.fixture
 def fused_rows():
-    from ordinate.attention import fused_rows  # not while collecting, when shapes may be checked
+    from ordinate.attending.fused import (
+        rows as fused_rows,  # not while collecting, when shapes may be checked
+    )
 
     return fused_rows
 

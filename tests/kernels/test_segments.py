@@ -110,7 +110,8 @@ def test_padding_beside_segments_of_any_name(of_queries, of_keys, names, device)
 
 def test_padding_behind_a_sequence_does_not_make_it_meet_others(device):
     """Tiles are told apart by the least and the greatest name in them."""
-    from ordinate.attention import api, fused
+    from ordinate.attending import api
+    from ordinate.attending.fused import terms as fused
 
     tokens = torch.arange(60, device=device)
     q = k = v = torch.zeros(1, 1, 60, 8, device=device)

@@ -16,7 +16,8 @@ pytestmark = [
 @pytest.fixture
 def parts(monkeypatch):
     """By kernel, how many keys (queries, where keys stay) a tile has, and how many of them are looked up at once."""
-    from ordinate.attention import fused_plans, fused_tiles
+    from ordinate.attending.fused import plans as fused_plans
+    from ordinate.attending.fused import tiles as fused_tiles
 
     seen: dict[str, tuple[int, int]] = {}
 

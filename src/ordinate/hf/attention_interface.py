@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..extras import how_to_install
 from .mask_rules import note_rules
 from .patch_state import NAME, site_of

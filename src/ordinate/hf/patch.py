@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 from torch import nn
 
-from ..attention.api import Impl
+from ..attending.api import Impl
 from ..checks import check_bool, check_choice
 from ..extras import how_to_install
 from ..rotate.rope import RoPE

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..encoding import PositionEncoding
 
 #: Tokens are bytes.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..bias.alibi import ALiBi
 from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.shaw import Shaw

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..attention.call import scaled_dense
+from ..attending.call import scaled_dense
 from ..bias.add import parts_of
 from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..bias.types import Bias, parts_of
 from ..encoding import PositionEncoding
 from .observe import HOOKS, dense_bias, hooks_of

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.call import scaled_dense
+from ..attending.call import scaled_dense
 from ..bias.add import parts_of
 from ..bias.types import Bias
 from ..encoding import Combined, PositionEncoding

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..attention.layer import MultiHeadAttention
+from ..attending.layer import MultiHeadAttention
 from ..encoding import PositionEncoding
 from ..positions import grid
 from .calls import Call

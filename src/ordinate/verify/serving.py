@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention.layer import KVCache
-from ..attention.varlen import attention_varlen
+from ..attending.layer import KVCache
+from ..attending.varlen import attention_varlen
 from ..encoding import PositionEncoding
 from ..scaling import frequencies
 from .calls import ONE_ANSWER, Call

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ..attention.api import attention
+from ..attending.api import attention
 from ..encoding import Combined, PositionEncoding
 from .observe import bias_by_distance, causal_only, codes, hooks_of, need, turned
 from .order import ROUNDING

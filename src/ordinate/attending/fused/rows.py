@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import row_projection
-from ..kernels.launch import Step
-from ..operators import Backward, Operator
-from .fused_launch import empty_as, rows_of_unit_stride, strides_of
-from .fused_plans import kept_plan
-from .fused_tiles import padded
+from ...kernels import row_projection
+from ...kernels.launch import Step
+from ...operators import Backward, Operator
+from .call import empty_as, rows_of_unit_stride, strides_of
+from .plans import kept_plan
+from .tiles import padded
 
 _M = 64
 

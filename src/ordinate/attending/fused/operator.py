@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from ..operators import Backward, Operator
-from .fused_launch import Launch, empty_as, rows_of_unit_stride
-from .fused_plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
+from ...operators import Backward, Operator
+from .call import Launch, empty_as, rows_of_unit_stride
+from .plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
 
 # Whole numbers may follow from a length, which is a symbol where `torch.compile` keeps it open.
 _SCHEMA_TYPES = {

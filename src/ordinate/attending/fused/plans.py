@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..caches import cleared_by
-from ..kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
-from ..kernels.launch import Step
-from .fused_launch import Launch, strides_of
-from .fused_tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
+from ...caches import cleared_by
+from ...kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
+from ...kernels.launch import Step
+from .call import Launch, strides_of
+from .tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
 
 #: In how many runs, at most, the queries of a head are shared out for the gradient of a table.
 _MOST_RUNS = 8

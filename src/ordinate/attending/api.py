@@ -23,8 +23,9 @@ from ..checks import (
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import compute_dtype, without_autocast
 from ..positions import Positions, check_lengths, resolve
-from . import chunked, fused, reference, sdpa
+from . import chunked, reference, sdpa
 from .call import Call
+from .fused import terms as fused
 from .mask import Mask
 
 Impl = Literal["auto", "reference", "chunked", "sdpa", "fused"]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.launch import Step
-from ..kernels.tiles import RANGE
-from .fused_tiles import Beside, padded, tells_tiles_apart
+from ...kernels.launch import Step
+from ...kernels.tiles import RANGE
+from .tiles import Beside, padded, tells_tiles_apart
 
 
 @dataclass(eq=False)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
-from ..gpu import reason_against, reason_without_triton
-from ..tracing import has_forward_gradients, is_transformed
-from .call import Call, Result, in_words
-from .mask import Mask
+from ...bias.types import Bias, DistanceBias, KeyBias, LinearBias, PairBias, RowBias
+from ...gpu import reason_against, reason_without_triton
+from ...tracing import has_forward_gradients, is_transformed
+from ..call import Call, Result, in_words
+from ..mask import Mask
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
@@ -118,7 +118,7 @@ class Terms:
 
 def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
     """Bring each part to float32 and to the logits' units, with autograd watching."""
-    from .fused_rows import projected  # needs Triton
+    from .rows import projected  # needs Triton
 
     slopes = table = key = row = key_row = None
     symmetric, places = False, None
@@ -180,7 +180,7 @@ def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
 
 
 def operator_inputs(call: Call) -> tuple:
-    """What `fused_op.attention` takes for a call, in its order."""
+    """What `operator.attention` takes for a call, in its order."""
     mask = call.mask
     terms = gather_terms(call.parts, call.scale)
     q_segments, k_segments = _segments(mask)
@@ -198,6 +198,6 @@ def operator_inputs(call: Call) -> tuple:
 
 
 def run(call: Call) -> Result:
-    from . import fused_op  # registers the operators, and needs Triton
+    from . import operator  # registers the operators, and needs Triton
 
-    return fused_op.attention(*operator_inputs(call))
+    return operator.attention(*operator_inputs(call))
