@@ -42,6 +42,12 @@ CODEGEN = {
     "n_layer": 1,
     "rotary_dim": 8,
 }
+GEMMA_4 = CONFIG | {
+    "model_type": "gemma4_text",
+    "head_dim": 8,
+    "global_head_dim": 8,
+    "attention_k_eq_v": True,
+}
 LEARNED = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 8}
 
 
@@ -155,11 +161,15 @@ def convert(
     config: Any = CONFIG,
     target: str = "other",
 ) -> Any:
-    """Convert what ``write`` puts into a folder."""
+    """Convert what ``write`` puts into a folder, in which a refusal leaves nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / name
         write(source)
-        return to_half(source, Path(folder) / target, config=config)
+        before = sorted(Path(folder).rglob("*"))
+        try:
+            return to_half(source, Path(folder) / target, config=config)
+        finally:
+            assert sorted(Path(folder).rglob("*")) == before
 
 
 def file(header: Any, data: bytes = b"") -> Callable[[Path], Any]:
@@ -203,9 +213,17 @@ def written_twice() -> Any:
             return to_half(source, target, config=CONFIG)
 
 
-def weights(*names: str, rows: int = 32, **metadata: str) -> Callable[[Path], Any]:
-    tensors = {f"layers.0.attn.{name}": torch.zeros(rows, 4) for name in names}
+def weights(
+    *names: str, rows: int = 32, layer: str = "layers.0", **metadata: str
+) -> Callable[[Path], Any]:
+    tensors = {f"{layer}.attn.{name}": torch.zeros(rows, 4) for name in names}
     return lambda path: safetensors.torch.save_file(tensors, path, metadata=metadata or None)
+
+
+def beside(*layers: str) -> Callable[[Path], Any]:
+    """Queries and keys, and those of other layers beside them."""
+    names = [f"{layer}.attn.{side}_proj.weight" for layer in ("layers.0", *layers) for side in "qk"]
+    return lambda path: safetensors.torch.save_file({x: torch.zeros(32, 4) for x in names}, path)
 
 
 def folder_of(name: str) -> Callable[[Path], Any]:
@@ -272,7 +290,7 @@ CASES = [
     ("pickled weights", lambda: convert(folder_of("pytorch_model.bin"), name="model"), ValueError, r"source must hold weights as safetensors, got pytorch_model.bin"),
     ("no weights", lambda: convert(folder_of("README.md"), name="model"), ValueError, r"source must hold weights as safetensors, got none"),
     ("half of the weights", lambda: convert(half_of_the_files, name="model"), ValueError, r"source must hold every file that model.safetensors.index.json names, got no 'model-2-of-2.safetensors'"),
-    ("weights in both layouts", lambda: convert(both_files, name="model"), ValueError, r"source must hold its weights once, got projections named wq and q_proj"),
+    ("weights in both layouts", lambda: convert(both_files, name="model"), ValueError, r"source must hold the layers of one model once, got 'layers.0.attn.wq.weight' and 'layers.0.attn.q_proj.weight'"),
     ("an empty file", lambda: convert(lambda path: path.write_bytes(b"")), ValueError, r"source must be a safetensors file, got own.safetensors of 0 bytes"),
     ("text", lambda: convert(lambda path: path.write_text("weights")), ValueError, r"source must be a safetensors file, got own.safetensors of 7 bytes"),
     ("a header past its file", lambda: convert(lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}")), ValueError, r"source must be a safetensors file, got own.safetensors of 10 bytes"),
@@ -297,20 +315,33 @@ CASES = [
     ("weights that are a folder", lambda: convert(lambda path: (path / "model.safetensors").mkdir(parents=True), name="model"), ValueError, r"source must be a safetensors file, got model.safetensors, which is not a file"),
     ("weights that cannot be read", unreadable_weights, ValueError, r"source must be a file that can be read, got own.safetensors: Permission denied"),
     ("weights that shrink", shrinking_weights, ValueError, r"source must stay as it is while it is read, got \d+ bytes less"),
-    ("a projection that is a number", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}}, b"1")), ValueError, r"'layers.0.attn.q_proj.weight' must have a multiple of head_dim 8 rows, got 1"),
-    ("a projection of no bytes", lambda: convert(weights("q_proj.weight", rows=0)), ValueError, r"'layers.0.attn.q_proj.weight' must have rows of whole bytes, got F32 \[0, 4\]"),
-    ("rows of half bytes", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "F4", "shape": [8, 1], "data_offsets": [0, 4]}}, b"1234")), ValueError, r"must have rows of whole bytes, got F4 \[8, 1\]"),
-    ("a latent without its rotated channels", lambda: convert(weights("kv_a_proj_with_mqa.weight", rows=4)), ValueError, r"'layers.0.attn.kv_a_proj_with_mqa.weight' must have at least 8 rows, got 4"),
+    ("a projection that is a number", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}}, b"1")), ValueError, r"'layers.0.attn.q_proj.weight' must have 4 × 8 rows by the config, got 1"),
+    ("a projection of no rows", lambda: convert(weights("q_proj.weight", rows=0)), ValueError, r"'layers.0.attn.q_proj.weight' must have 4 × 8 rows by the config, got 0"),
+    ("rows of half bytes", lambda: convert(file({"layers.0.attn.q_proj.weight": {"dtype": "F4", "shape": [32, 1], "data_offsets": [0, 16]}}, b"1234" * 4)), ValueError, r"must have rows of whole bytes, got F4 \[32, 1\]"),
+    ("a latent without its rotated channels", lambda: convert(weights("kv_a_proj_with_mqa.weight", rows=4), config=CONFIG | {"kv_lora_rank": 4}), ValueError, r"'layers.0.attn.kv_a_proj_with_mqa.weight' must have 1 × 12 rows by the config, got 4"),
+    ("a latent of a width not told", lambda: convert(weights("kv_a_proj_with_mqa.weight")), ConfigError, r"kv_lora_rank must be given, it is channels of the latent, got nothing"),
     ("heads that are text", lambda: convert(weights("qkv_proj.weight", rows=96), config=CONFIG | {"num_key_value_heads": "4"}), ConfigError, r"num_key_value_heads must be a whole number, got '4'"),
     ("a target that is being written", written_twice, FileExistsError, r"target must not be written by two processes at once \(remove '.other.ordinate-partial' next to it if none does\), got '.*other'"),
     ("a file cut short", lambda: convert(file({"x": _ENTRY}, b"123")), ValueError, r"source must be a whole file, got own.safetensors of \d+ bytes instead of \d+"),
     ("a gap between tensors", lambda: convert(file({"x": _ENTRY | {"data_offsets": [2, 6]}}, b"123456")), ValueError, r"source must have its tensors end to end, got a gap at 'x'"),
-    ("no queries", lambda: convert(weights("o_proj.weight")), ValueError, r"source must hold projections of queries and keys, got none in own.safetensors"),
-    ("no keys", lambda: convert(weights("q_proj.weight")), ValueError, r"source must hold keys as well as queries, got 1 projections of queries"),
-    ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"'layers.0.attn.q_proj.weight' must have a multiple of head_dim 8 rows, got 30"),
-    ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold plain weights and biases, got 'layers.0.attn.q_proj.qzeros'"),
+    ("neither queries nor keys", lambda: convert(weights("o_proj.weight")), ValueError, r"source must hold projections of queries, got none in own.safetensors"),
+    ("no queries", lambda: convert(weights("k_proj.weight")), ValueError, r"source must hold projections of queries, got 'layers.0.attn.k_proj.weight' in own.safetensors"),
+    ("no keys", lambda: convert(weights("q_proj.weight")), ValueError, r"source must hold projections of keys, got 'layers.0.attn.q_proj.weight' in own.safetensors"),
+    ("other rows", lambda: convert(weights("q_proj.weight", rows=30)), ValueError, r"'layers.0.attn.q_proj.weight' must have 4 × 8 rows by the config, got 30"),
+    ("other heads", lambda: convert(weights("q_proj.weight", "k_proj.weight", rows=64)), ValueError, r"'layers.0.attn.k_proj.weight' must have 4 × 8 rows by the config, got 64"),
+    ("other heads of keys", lambda: convert(weights("k_proj.weight", rows=24), config=CONFIG | {"num_key_value_heads": 2}), ValueError, r"'layers.0.attn.k_proj.weight' must have 2 × 8 rows by the config, got 24"),
+    ("heads of another size", lambda: convert(weights("q_proj.weight", "k_proj.weight"), config=CONFIG | {"head_dim": 16}), ValueError, r"'layers.0.attn.k_proj.weight' must have 4 × 16 rows by the config, got 32"),
+    ("a norm of another size", lambda: convert(weights("q_norm.weight", rows=3)), ValueError, r"'layers.0.attn.q_norm.weight' must have 1 × 8 or 4 × 8 rows by the config, got 12"),
+    ("values that are keys", lambda: convert(weights("q_proj.weight", "k_proj.weight"), config=GEMMA_4), ConfigError, r"attention_k_eq_v must be false where keys are to turn, got True"),
+    ("quantized", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.qzeros")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.0.attn.q_proj.qzeros'"),
+    ("adapted, by peft's names", lambda: convert(weights("k_proj.weight", "q_proj.base_layer.weight")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.0.attn.q_proj.base_layer.weight'"),
+    ("an adapter beside its base", lambda: convert(weights("q_proj.weight", "k_proj.weight", "q_proj.lora_B.weight")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.0.attn.q_proj.lora_B.weight'"),
+    ("a norm by another name", lambda: convert(weights("q_proj.weight", "k_proj.weight", "qk_norm.scale")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.0.attn.qk_norm.scale'"),
+    ("queries by another name", lambda: convert(weights("key.weight", layer="encoder.layer.0")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'encoder.layer.0.attn.key.weight'"),
+    ("more layers than the config's", lambda: convert(beside("layers.1")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.1.attn.k_proj.weight'"),
+    ("two models", lambda: convert(beside("draft.layers.0")), ValueError, r"source must hold the layers of one model once, got 'draft.layers.0.attn.q_proj.weight' and 'layers.0.attn.q_proj.weight'"),
     ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
-    ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
+    ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"'layers.0.attn.query_key_value.weight' must have 6 × 8 rows by the config, got 96"),
     ("fused in quarters", lambda: convert(weights("qkv_proj.weight", rows=96), config=CODEGEN), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.qkv_proj.weight'"),
     ("converted already", lambda: convert(weights("q_proj.weight", "k_proj.weight", rotary_layout="half")), ValueError, r"source must not be in the half layout already, got own.safetensors"),
 ]  # fmt: skip

@@ -188,3 +188,68 @@ def test_layers_without_rotation_are_left_as_they_are(tmp_path):
     rotating = {i for i, kind in enumerate(model.config.no_rope_layers) if kind}
     assert 0 < len(rotating) < model.config.num_hidden_layers
     assert {int(name.split(".")[2]) for name in report.converted} == rotating
+
+
+def test_norms_are_turned_by_head_however_they_are_stored(tmp_path):
+    """Cohere's have a row for each head, StableLM's are a list, OLMo's one long vector."""
+    config = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    config["num_key_value_heads"] = 2
+    layer = "model.layers.0.self_attn."
+    tensors = {
+        layer + f"{side}_proj.weight": torch.randn(rows, 4) for side, rows in (("q", 32), ("k", 16))
+    }
+    tensors |= {layer + "q_norm.weight": torch.randn(4, 8), layer + "k_norm.weight": torch.randn(16)}
+    tensors |= {layer + f"q_layernorm.norms.{head}.weight": torch.randn(8) for head in range(4)}
+    safetensors.torch.save_file(tensors, tmp_path / "own.safetensors")
+    report = to_interleaved(tmp_path / "own.safetensors", tmp_path / "other.safetensors", config=config)
+    assert set(report.converted) == tensors.keys()
+    after = safetensors.torch.load_file(tmp_path / "other.safetensors")
+    for name, weight in tensors.items():
+        by_channel = weight.flatten() if "norm" in name else weight
+        expected = ordinate.to_interleaved(by_channel, head_dim=8).view_as(weight)
+        assert torch.equal(after[name], expected), name
+
+
+def test_layers_that_predict_further_tokens_are_turned_as_the_last(tmp_path):
+    """They stand after the layers that the config counts: DeepSeek V3's, GLM-4.5's."""
+    config = {"model_type": "glm4_moe", "hidden_size": 32, "num_attention_heads": 4, "head_dim": 8}
+    config |= {"num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+    tensors = {
+        f"model.layers.{layer}.self_attn.{side}_proj.weight": torch.randn(32, 4)
+        for layer in range(3)
+        for side in "qk"
+    }
+    safetensors.torch.save_file(tensors, tmp_path / "own.safetensors")
+    to_interleaved(tmp_path / "own.safetensors", tmp_path / "other.safetensors", config=config)
+    after = safetensors.torch.load_file(tmp_path / "other.safetensors")
+    for name, weight in tensors.items():
+        expected = ordinate.to_interleaved(weight, head_dim=8, rotary_dim=4)
+        assert torch.equal(after[name], expected), name
+
+
+def test_what_sounds_like_queries_and_is_none_stays(tmp_path):
+    """Towers of other senses, and what is around DeepSeek's latent: before its queries, after its keys."""
+    config = {
+        "model_type": "deepseek_v3",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+    }
+    config |= {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
+    rows = {
+        "model.layers.0.self_attn.q_a_proj.weight": 8,
+        "model.layers.0.self_attn.q_a_layernorm.weight": 8,
+        "model.layers.0.self_attn.q_b_proj.weight": 48,
+        "model.layers.0.self_attn.kv_a_proj_with_mqa.weight": 12,
+        "model.layers.0.self_attn.kv_a_layernorm.weight": 8,
+        "model.layers.0.self_attn.kv_b_proj.weight": 64,
+        "vision_tower.layers.0.self_attn.q_proj.weight": 48,
+        "multi_modal_projector.cross_attn.k_proj.weight": 48,
+    }
+    tensors = {name: torch.randn(count, 4) for name, count in rows.items()}
+    safetensors.torch.save_file(tensors, tmp_path / "own.safetensors")
+    report = to_half(tmp_path / "own.safetensors", tmp_path / "other.safetensors", config=config)
+    assert {name.split(".")[-2] for name in report.converted} == {"q_b_proj", "kv_a_proj_with_mqa"}
+    after = safetensors.torch.load_file(tmp_path / "other.safetensors")
+    changed = {name for name in tensors if not torch.equal(after[name], tensors[name])}
+    assert changed == set(report.converted)

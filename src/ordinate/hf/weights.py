@@ -8,6 +8,7 @@ more than one projection is in memory at a time.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import shutil
@@ -23,20 +24,31 @@ from ..rotate.layout import Layout
 from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
-from .config import from_config
+from .config import from_config, text_settings
+from .families import FAMILIES
 from .partial import whole_or_not_at_all
 from .plan import ConfigError, LayerPlan
-from .reader import MOST_HEADS, Reader
+from .reader import MOST_HEADS, MOST_WIDTH, Reader
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
 from .source import check_settings, load
 
-_PROJECTION = re.compile(r"\.(?P<side>[qk])_proj\.(weight|bias)$|\.w(?P<meta>[qk])\.weight$")
-_LATENT = re.compile(r"\.(q_b_proj|kv_a_proj_with_mqa)\.(weight|bias)$")  # DeepSeek
-_NORM = re.compile(r"\.(q|k|query|key)_(norm|layernorm)\.(weight|bias)$")
-_FUSED = re.compile(r"\.(qkv_proj|query_key_value|Wqkv)\.(weight|bias)$")
+# What changes places, by its name; the kind of a tensor is the group that matched.
+_TURNED = re.compile(
+    r"\.(?:(?P<queries>q_proj|q_b_proj|wq)|(?P<keys>k_proj|wk)|(?P<latent>kv_a_proj_with_mqa)"
+    r"|(?P<fused>qkv_proj|query_key_value|Wqkv)"
+    r"|(?P<query_norm>(?:q|query)_(?:layer)?norm(?:\.norms\.[0-9]+)?)"
+    r"|(?P<key_norm>(?:k|key)_(?:layer)?norm(?:\.norms\.[0-9]+)?))\.(?:weight|bias)$"
+)
+# What sounds like it: each such tensor is turned, or nothing is.
+_SUSPECT = re.compile(r"(?:^|[._])w?(?:q|k|qk|kv|qkv|query|key)(?=[._]|$)", re.IGNORECASE)
+# What does sound so and stays: DeepSeek's latent before and after what turns, other models beside the text's.
+_STAYS = re.compile(
+    r"\.(?:(?:q_a|kv_b)_proj|(?:q|kv)_a_layernorm)\."
+    r"|(?:^|\.)(?:visual|vision_\w+|audio_\w+|vqmodel|multi_modal_projector|embed_tokens_extend)\."
+)
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
-_NOT_TEXT = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|mtp)\.")
-_SUSPECT = re.compile(r"\.([qk]_proj|w[qk]|q_b_proj|kv_a_proj_with_mqa|qkv_proj|query_key_value)\.")
+_OWN_KEYS = ("gpt_neox", "persimmon", "gptj")  # a key for each query, whatever else their config says
+_SIDES = {"queries": {"queries", "fused"}, "keys": {"keys", "latent", "fused"}}
 _MARK = "rotary_layout"  # in the metadata of what is written
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
@@ -70,7 +82,7 @@ def to_half(
         config: What `from_config` takes; default the config.json of the folder, or beside the file.
 
     Raises:
-        ValueError: The source is no such checkpoint.
+        ValueError: The source is no such checkpoint, or not all of it can be converted.
         FileExistsError: The target is there already, or another process writes it.
         ConfigError: The config cannot be read.
     """
@@ -133,31 +145,24 @@ def _check(
     for file in files:
         if file.metadata.get(_MARK) == layout:
             raise ValueError(f"source must not be in the {layout} layout already, got {file.path.name}")
-    converted = {name for found in changes.values() for name in found}
-    if not converted:
+    kinds = {name: _kind(name) for found in changes.values() for name in found}
+    for side, made_by in _SIDES.items():
+        if made_by.isdisjoint(kinds.values()):
+            got = next(map(short, kinds), "none")
+            raise ValueError(
+                f"source must hold projections of {side}, got {got} in {files[0].path.name}"
+            )
+    # Of each layer, the queries of one model: a second name means a copy, in Meta's layout perhaps, or a second
+    # model, with another config.
+    names = {
+        _LAYER.sub(".", name, count=1): name
+        for name, kind in kinds.items()
+        if kind in _SIDES["queries"] and name.endswith("weight")
+    }
+    if len(names) > 1:
+        first, second, *_ = names.values()
         raise ValueError(
-            f"source must hold projections of queries and keys, got none in {files[0].path.name}"
-        )
-    for file in files:
-        for tensor in file.tensors:
-            suspect = _SUSPECT.search(tensor.name) and not _NOT_TEXT.search(tensor.name)
-            if (
-                suspect
-                and tensor.name not in converted
-                and not tensor.name.endswith((".weight", ".bias"))
-            ):
-                raise ValueError(f"source must hold plain weights and biases, got {short(tensor.name)}")
-    sides, metas = {"q": 0, "k": 0}, set()
-    for name in converted:
-        found = _PROJECTION.search(name)
-        if found:
-            sides[found["side"] or found["meta"]] += 1
-            metas.add(found["side"] is None)
-    if len(metas) > 1:  # Meta's and transformers' files of one model are in different layouts
-        raise ValueError("source must hold its weights once, got projections named wq and q_proj")
-    if sides["q"] and not sides["k"] and not any(_LATENT.search(name) for name in converted):
-        raise ValueError(
-            f"source must hold keys as well as queries, got {sides['q']} projections of queries"
+            f"source must hold the layers of one model once, got {short(first)} and {short(second)}"
         )
 
 
@@ -165,105 +170,123 @@ class _Heads:
     """Which rows of which tensors change places, by a config."""
 
     def __init__(self, config: Any, layout: Layout) -> None:
-        self.plan = from_config(config)
         values = load(config)
-        self.values: dict[str, Any] = values.get("text_config") or values
+        self.plan = from_config(values)
         self.reorder = half_rows if layout == "half" else interleaved_rows
         if not any(isinstance(layer.encoding, RoPE) for layer in self.plan.layers):
             raise ConfigError(f"config must be of a model with RoPE, got {self.plan.family}")
+        path, values, model_type = text_settings(values)
+        family = FAMILIES[model_type]
+        self.reader = Reader(values, defaults=family.defaults, keys=family.keys, path=path)
+        if shared := self.reader.peek("attention_k_eq_v"):  # Gemma 4: values would turn with their keys
+            raise ConfigError(
+                f"{self.reader.spelled('attention_k_eq_v')} must be false where keys are to turn, "
+                f"got {short(shared)}"
+            )
+        self.heads: int = self._count("num_attention_heads")
+        self.kv_heads = self._kv_heads()
+        # Layers that predict further tokens stand after the others, and attend as the last of them.
+        self.count = len(self.plan.layers) + self._count("num_nextn_predict_layers", 0)
+
+    def _count(self, key: str, default: int | None = None) -> Any:
+        return self.reader.integer(key, "how many there are", default, least=0, most=MOST_HEADS)
+
+    def _kv_heads(self) -> int:
+        family, peek = self.plan.model_type, self.reader.peek
+        if family in _OWN_KEYS:
+            return self.heads
+        if family != "falcon":
+            return self._count("num_key_value_heads") or self.heads
+        if peek("new_decoder_architecture"):
+            return self._count("num_kv_heads") or self._count("n_head_kv") or self.heads
+        return 1 if self.reader.values.get("multi_query", True) else self.heads
 
     def changes(self, file: SafetensorsFile) -> dict[str, Rows]:
         found = {}
         for tensor in file.tensors:
-            rows = self._rows(tensor)
-            if rows is not None:
-                found[tensor.name] = rows
+            if not _is_suspect(tensor):
+                continue
+            layer, kind = self._layer(tensor.name), _kind(tensor.name)
+            if layer is not None and not isinstance(layer.encoding, RoPE):
+                continue
+            if layer is None or kind is None:
+                raise ValueError(
+                    f"source must hold queries and keys as plain weights and biases of known names in "
+                    f"{self.count} layers, got {short(tensor.name)}"
+                )
+            found[tensor.name] = self._turned(tensor, layer, kind)
         return found
 
     def _layer(self, name: str) -> LayerPlan | None:
-        """The layer a tensor belongs to, if that layer rotates."""
+        """The layer a tensor belongs to, if the config has it."""
         number = _LAYER.search(name)
-        if number is None or _NOT_TEXT.search(name) or int(number[1]) >= len(self.plan.layers):
+        if number is None or int(number[1]) >= self.count:
             return None
-        layer = self.plan.layers[int(number[1])]
-        return layer if isinstance(layer.encoding, RoPE) else None
+        return self.plan.layers[min(int(number[1]), len(self.plan.layers) - 1)]
 
-    def _rows(self, tensor: StoredTensor) -> Rows | None:
-        layer = self._layer(tensor.name)
-        rows = None if layer is None else self._turned(tensor, layer)
-        if rows is not None and (not tensor.size or tensor.size % tensor.shape[0]):
+    def _turned(self, tensor: StoredTensor, layer: LayerPlan, kind: str) -> Rows:
+        """How a tensor's rows are turned, if they are as many as the config says."""
+        assert isinstance(layer.encoding, RoPE)
+        assert layer.head_dim is not None
+        head_dim, start = layer.head_dim, layer.turned_from
+        if kind == "latent":  # one key's rotated channels, after the latent
+            start = self.reader.integer("kv_lora_rank", "channels of the latent", most=MOST_WIDTH)
+            head_dim = start + layer.encoding.rotary_dim
+        heads = {
+            "queries": [self.heads],
+            "keys": [self.kv_heads],
+            "latent": [1],
+            "fused": [self.heads + 2 * self.kv_heads],
+            "query_norm": [1, self.heads],  # shared by the heads, or one for each
+            "key_norm": [1, self.kv_heads],
+        }[kind]
+        rows = math.prod(tensor.shape if kind.endswith("norm") else tensor.shape[:1])
+        if rows not in [count * head_dim for count in heads]:
+            numbers = " or ".join(f"{count} × {head_dim}" for count in heads)
+            raise ValueError(f"{short(tensor.name)} must have {numbers} rows by the config, got {rows}")
+        if not tensor.size or tensor.size % rows:
             raise ValueError(
                 f"{short(tensor.name)} must have rows of whole bytes, "
                 f"got {tensor.dtype} {short(list(tensor.shape))}"
             )
-        return rows
+        turn = self._turn(head_dim, start, layer.encoding.rotary_dim)
+        if kind == "fused":
+            turn = self._fused(tensor, turn, head_dim)
+        return functools.partial(_by_rows, turn, rows)
 
-    def _turned(self, tensor: StoredTensor, layer: LayerPlan) -> Rows | None:
-        head_dim, first = layer.head_dim, tensor.shape[0] if tensor.shape else 1
-        assert head_dim is not None
-        if _FUSED.search(tensor.name):
-            return self._fused(tensor, layer)
-        if tensor.name.rsplit(".", 2)[-2] == "kv_a_proj_with_mqa":
-            return self._turn(
-                layer, first, first, tensor.name
-            )  # one key's rotated channels, after the latent
-        if _PROJECTION.search(tensor.name) or _LATENT.search(tensor.name):
-            return self._turn(layer, head_dim, first, tensor.name)
-        if _NORM.search(tensor.name) and first % head_dim == 0:
-            return self._turn(layer, head_dim, first, tensor.name)
-        return None
-
-    def _turn(self, layer: LayerPlan, head_dim: int, rows: int, name: str) -> Rows:
+    def _turn(self, head_dim: int, start: int, turning: int) -> Rows:
         """Reorder the channels that turn, in every head of ``head_dim`` rows."""
-        assert isinstance(layer.encoding, RoPE)
-        turning = layer.encoding.rotary_dim
-        if head_dim < turning:
-            raise ValueError(f"{short(name)} must have at least {turning} rows, got {rows}")
-        if rows % head_dim:
-            raise ValueError(
-                f"{short(name)} must have a multiple of head_dim {head_dim} rows, got {rows}"
-            )
-        # Where the rotation starts within a head: after what the plan says does not turn, or at the end.
-        start = layer.turned_from if head_dim == layer.head_dim else head_dim - turning
         channels = torch.arange(head_dim, dtype=torch.float32)
         channels[start : start + turning] = self.reorder(
             channels[start : start + turning], head_dim=turning
         )
         return functools.partial(_reorder, tuple(map(int, channels.tolist())))
 
-    def _fused(self, tensor: StoredTensor, layer: LayerPlan) -> Rows:
+    def _fused(self, tensor: StoredTensor, turn: Rows, head_dim: int) -> Rows:
         """Queries, keys and values in one projection: a block of each, or all three group by group."""
-        head_dim, rows = layer.head_dim, tensor.shape[0] if tensor.shape else 1
-        assert head_dim is not None
-        turn = self._turn(layer, head_dim, rows, tensor.name)
-        heads = self._count("num_attention_heads") or 0
-        held = rows // head_dim  # heads of queries, of keys and of values
-        groups = self._groups(held)
-        if groups and held % groups == 0 and heads in (0, held - 2 * groups):
-            return functools.partial(_by_group, turn, groups, head_dim)
-        kv_heads = self._count("num_key_value_heads") or heads
+        if self.plan.model_type in ("gpt_neox", "persimmon", "falcon"):
+            return functools.partial(_by_group, turn, self.kv_heads, head_dim)
         # CodeGen's projection of this name is in four parts, each of queries, values and keys.
-        blocks = "qkv_proj" in tensor.name and self.plan.model_type != "codegen"
-        if not blocks or rows != (heads + 2 * kv_heads) * head_dim:
+        if "qkv_proj" not in tensor.name or self.plan.model_type == "codegen":
             raise ValueError(
                 f"source must be of a known kind of fused projection, got {short(tensor.name)}"
             )
-        return functools.partial(_leading, turn, (heads + kv_heads) * head_dim)
+        return functools.partial(_leading, turn, (self.heads + self.kv_heads) * head_dim)
 
-    def _groups(self, heads: int) -> int | None:
-        """How many groups of queries with their key and value a projection holds; None where it has blocks."""
-        family, values = self.plan.model_type, self.values
-        if family in ("gpt_neox", "persimmon"):
-            return heads // 3
-        if family != "falcon":
-            return None
-        if values.get("new_decoder_architecture"):
-            return self._count("num_kv_heads") or self._count("n_head_kv") or heads // 3
-        return 1 if values.get("multi_query", True) else heads // 3
 
-    def _count(self, key: str) -> int | None:
-        given = self.values.get(key)
-        return None if given is None else Reader.checked_integer(key, given, 0, MOST_HEADS)
+def _is_suspect(tensor: StoredTensor) -> bool:
+    """Whether a tensor by its name makes queries or keys of text."""
+    return bool(_SUSPECT.search(tensor.name)) and not _STAYS.search(tensor.name)
+
+
+def _kind(name: str) -> str | None:
+    found = _TURNED.search(name)
+    return found and found.lastgroup
+
+
+def _by_rows(turn: Rows, count: int, rows: Tensor) -> Tensor:
+    """Some norms have a row for each head: their channels are what is reordered, here and everywhere."""
+    return turn(rows.view(count, -1)).view_as(rows)
 
 
 def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
