@@ -226,6 +226,22 @@ def beside(*layers: str) -> Callable[[Path], Any]:
     return lambda path: safetensors.torch.save_file({x: torch.zeros(32, 4) for x in names}, path)
 
 
+def folder_with(write: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """A model's folder that can be converted, but for what ``write`` puts there."""
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        weights("q_proj.weight", "k_proj.weight")(path / "model.safetensors")
+        write(path)
+
+    return make
+
+
+def model_below(path: Path) -> None:
+    (path / "checkpoint-5").mkdir()
+    weights("q_proj.weight")(path / "checkpoint-5" / "model.safetensors")
+
+
 def folder_of(name: str) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
         path.mkdir()
@@ -340,6 +356,10 @@ CASES = [
     ("queries by another name", lambda: convert(weights("key.weight", layer="encoder.layer.0")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'encoder.layer.0.attn.key.weight'"),
     ("more layers than the config's", lambda: convert(beside("layers.1")), ValueError, r"source must hold queries and keys as plain weights and biases of known names in 1 layers, got 'layers.1.attn.k_proj.weight'"),
     ("two models", lambda: convert(beside("draft.layers.0")), ValueError, r"source must hold the layers of one model once, got 'draft.layers.0.attn.q_proj.weight' and 'layers.0.attn.q_proj.weight'"),
+    ("a model in a subfolder", lambda: convert(folder_with(model_below), name="model"), ValueError, r"source must hold queries and keys beside its config.json only, got 'layers.0.attn.q_proj.weight' in the folder 'checkpoint-5'"),
+    ("a link to nothing", lambda: convert(folder_with(lambda path: (path / "vocab.txt").symlink_to("gone")), name="model"), ValueError, r"source must hold files, links to files and folders, got '.*model/vocab.txt', which is none"),
+    ("a link to a folder", lambda: convert(folder_with(lambda path: (path / "again").symlink_to(".")), name="model"), ValueError, r"source must hold files, links to files and folders, got '.*model/again', which is none"),
+    ("a pipe", lambda: convert(folder_with(lambda path: os.mkfifo(path / "pipe")), name="model"), ValueError, r"source must hold files, links to files and folders, got '.*model/pipe', which is none"),
     ("fused in another way", lambda: convert(weights("query_key_value.weight", rows=96)), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.query_key_value.weight'"),
     ("fused with other heads than the config's", lambda: convert(weights("query_key_value.weight", rows=96), config=CONFIG | {"model_type": "falcon"}), ValueError, r"'layers.0.attn.query_key_value.weight' must have 6 × 8 rows by the config, got 96"),
     ("fused in quarters", lambda: convert(weights("qkv_proj.weight", rows=96), config=CODEGEN), ValueError, r"source must be of a known kind of fused projection, got 'layers.0.attn.qkv_proj.weight'"),

@@ -190,6 +190,32 @@ def test_layers_without_rotation_are_left_as_they_are(tmp_path):
     assert {int(name.split(".")[2]) for name in report.converted} == rotating
 
 
+def test_subfolders_are_copied_and_the_report_names_what_is_left_out(tmp_path):
+    """A sentence encoder keeps its last layers in subfolders; a cache of downloads has links for files."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    build("Llama 2").save_pretrained(own)
+    for folder in ("1_Pooling", "2_Dense", ".git/lfs"):
+        (own / folder).mkdir(parents=True)
+    (tmp_path / "blob").write_text("{}")
+    (own / "1_Pooling" / "config.json").symlink_to(tmp_path / "blob")
+    safetensors.torch.save_file({"linear.weight": torch.ones(2, 2)}, own / "2_Dense/model.safetensors")
+    for name in ("2_Dense/pytorch_model.bin", ".git/lfs/blob", "model.gguf"):
+        (own / name).write_bytes(b"weights in the old layout")
+    report = to_interleaved(own, other)
+    assert (other / "1_Pooling" / "config.json").read_text() == "{}"
+    assert not (other / "1_Pooling" / "config.json").is_symlink()
+    dense = "2_Dense/model.safetensors"
+    assert (other / dense).read_bytes() == (own / dense).read_bytes()
+    assert report.left_out == (".git", "2_Dense/pytorch_model.bin", "model.gguf")
+    assert str(report).endswith("as they were; left out: .git, 2_Dense/pytorch_model.bin, model.gguf")
+    left = {path.relative_to(own) for path in own.rglob("*")}
+    assert {path.relative_to(other) for path in other.rglob("*")} == {
+        path
+        for path in left
+        if path.parts[0] != ".git" and path.name not in ("pytorch_model.bin", "model.gguf")
+    }
+
+
 def test_norms_are_turned_by_head_however_they_are_stored(tmp_path):
     """Cohere's have a row for each head, StableLM's are a list, OLMo's one long vector."""
     config = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,11 +60,13 @@ class ConversionReport(NamedTuple):
     layout: Layout
     converted: tuple[str, ...]
     copied: int
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return (
             f"{self.target}: {len(self.converted)} tensors of queries and keys to the {self.layout} layout, "
-            f"{self.copied} as they were"
+            f"{self.copied} as they were{left_out}"
         )
 
 
@@ -78,7 +80,8 @@ def to_half(
 
     Args:
         source: A safetensors file, or a model's folder with one or several.
-        target: Where to write; it must not exist. A folder gets the source's other files too.
+        target: Where to write; it must not exist. A folder gets the source's other files and subfolders
+            too, but for weights in other formats and hidden folders: the report names these.
         config: What `from_config` takes; default the config.json of the folder, or beside the file.
 
     Raises:
@@ -113,15 +116,49 @@ def _convert(source: Any, target: Any, config: Any, layout: Layout) -> Conversio
     files = _weights(source)
     changes = {file.path: heads.changes(file) for file in files}
     _check(files, changes, layout)
+    others = [path for path in _others(source) if path not in changes] if source.is_dir() else []
+    left_out = [path for path in others if path.is_dir() or path.suffix in _OTHER_WEIGHTS]
+    _check_below(path for path in others if path.suffix == ".safetensors")
     mark = {_MARK: layout}
     with whole_or_not_at_all(target) as written:
         if source.is_dir():
-            _write_folder(source, written, files, changes, mark)
-        else:
-            files[0].rewrite(written, changes[source], mark)
+            written.mkdir()
+        for path in others:
+            if path not in left_out:
+                place = written / path.relative_to(source)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place)
+        for file in files:
+            place = written / file.path.name if source.is_dir() else written
+            file.rewrite(place, changes[file.path], mark)
     converted = tuple(name for names in changes.values() for name in names)
     total = sum(len(file.tensors) for file in files)
-    return ConversionReport(target, layout, converted, total - len(converted))
+    names = tuple(str(path.relative_to(source)) for path in left_out)
+    return ConversionReport(target, layout, converted, total - len(converted), names)
+
+
+def _others(folder: Path) -> Iterator[Path]:
+    """The files below a folder, and its hidden folders as such: tools keep there what is not the model."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from [path] if path.name.startswith(".") else _others(path)
+        elif path.is_file():
+            yield path
+        else:  # a pipe would be waited for, and a link to a folder can lead back here
+            raise ValueError(
+                f"source must hold files, links to files and folders, got {short(str(path))}, which is none"
+            )
+
+
+def _check_below(paths: Iterable[Path]) -> None:
+    """Weights of a sentence encoder's last layer, say, are copied; a model that the config may not be of is not."""
+    for path in paths:
+        for tensor in SafetensorsFile.open(path).tensors:
+            if _is_suspect(tensor):
+                raise ValueError(
+                    f"source must hold queries and keys beside its config.json only, "
+                    f"got {short(tensor.name)} in the folder {short(path.parent.name)}"
+                )
 
 
 def _weights(source: Path) -> list[SafetensorsFile]:
@@ -305,20 +342,3 @@ def _by_group(turn: Rows, groups: int, head_dim: int, rows: Tensor) -> Tensor:
 def _leading(turn: Rows, count: int, rows: Tensor) -> Tensor:
     """The first rows, which are queries and keys."""
     return torch.cat((turn(rows[:count]), rows[count:]))
-
-
-def _write_folder(
-    source: Path,
-    target: Path,
-    files: list[SafetensorsFile],
-    changes: Mapping[Path, Mapping[str, Rows]],
-    mark: Mapping[str, str],
-) -> None:
-    """The source's folder again, with other weights."""
-    target.mkdir()
-    rewritten = {file.path for file in files}
-    for path in source.iterdir():
-        if path.is_file() and path not in rewritten and path.suffix not in _OTHER_WEIGHTS:
-            shutil.copy2(path, target / path.name)
-    for file in files:
-        file.rewrite(target / file.path.name, changes[file.path], mark)
