@@ -242,6 +242,18 @@ def model_below(path: Path) -> None:
     weights("q_proj.weight")(path / "checkpoint-5" / "model.safetensors")
 
 
+def target_at_a_link() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "link").symlink_to("nowhere")
+        return to_half(__file__, Path(folder) / "link")
+
+
+def unwritable_target() -> Any:
+    """Permissions would not stop every user who runs this."""
+    with mock.patch("tempfile.TemporaryFile", side_effect=PermissionError(13, "Permission denied")):
+        return to_half(__file__, Path(__file__).with_name("other"))
+
+
 def folder_of(name: str) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
         path.mkdir()
@@ -300,6 +312,11 @@ CASES = [
     # checkpoints
     ("no source", lambda: to_half("nowhere.safetensors", "x"), ValueError, r"source must be a safetensors file or a model's folder, got 'nowhere.safetensors'"),
     ("a target that is there", lambda: to_interleaved(__file__, __file__), FileExistsError, r"target must not exist, got '.*error_cases_models.py'"),
+    ("a target at a link that leads nowhere", target_at_a_link, FileExistsError, r"target must not exist, got '.*link'"),
+    ("a target of too long a name", lambda: to_half(__file__, Path(__file__).with_name("a" * 250)), ValueError, r"target must be in a folder that can be written, with room for the name '.a+\.\.\.a+.ordinate-partial' too, got '.*a+': File name too long"),
+    ("a target that cannot be written", unwritable_target, ValueError, r"target must be in a folder that can be written, with room for the name '.other.ordinate-partial' too, got '.*other': Permission denied"),
+    ("a target with a null byte", lambda: to_half(__file__, Path(__file__).with_name("a\0")), ValueError, r"target must be in a folder that can be written.* got '.*a\\x00': embedded null byte"),
+    ("a source of too long a name", lambda: to_half("a" * 300, "x"), ValueError, r"source must be a safetensors file or a model's folder, got 'a+\.\.\.a+'"),
     ("a target nowhere", lambda: to_half(__file__, "/no/folder/x"), ValueError, r"target must be in a folder that exists, got '/no/folder/x'"),
     ("no config", lambda: convert(weights("q_proj.weight"), config=None), ConfigError, r"source must be a .*config.json"),
     ("no rotation", lambda: convert(weights("q_proj.weight"), config=LEARNED), ConfigError, r"config must be of a model with RoPE, got GPT-2"),

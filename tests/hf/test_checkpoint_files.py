@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -244,3 +245,24 @@ def test_where_no_file_can_be_locked_nothing_is_taken_for_abandoned(tmp_path, so
     monkeypatch.undo()
     to_half(sources[0], tmp_path / "slow", config=CONFIG)
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.plain
+def test_a_name_too_long_to_be_written_under_is_refused_before_anything_is(tmp_path, sources):
+    room = os.pathconf(tmp_path, "PC_NAME_MAX") - len("..ordinate-partial")
+    to_half(sources[0], tmp_path / ("a" * room), config=CONFIG)
+    before = sorted(tmp_path.iterdir())
+    for length in (room + 1, 250, 300):
+        with pytest.raises(
+            ValueError, match=r"with room for the name '.a.* too, got .*: File name too long"
+        ):
+            to_half(sources[0], tmp_path / ("a" * length), config=CONFIG)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.plain
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="Linux")
+def test_a_folder_that_only_seems_writable_is_not_taken_for_another_process(sources):
+    sentence = r"target must be in a folder that can be written, .*, got '/proc/x': No such file"
+    with pytest.raises(ValueError, match=sentence):
+        to_half(sources[0], "/proc/x", config=CONFIG)

@@ -12,7 +12,9 @@ import math
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
 from .config import from_config, text_settings
 from .families import FAMILIES
-from .partial import whole_or_not_at_all
+from .partial import partial_folder, whole_or_not_at_all
 from .plan import ConfigError, LayerPlan
 from .reader import MOST_HEADS, MOST_WIDTH, Reader
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
@@ -85,7 +87,8 @@ def to_half(
         config: What `from_config` takes; default the config.json of the folder, or beside the file.
 
     Raises:
-        ValueError: The source is no such checkpoint, or not all of it can be converted.
+        ValueError: The source is no such checkpoint, or not all of it can be converted; or nothing can be
+            written at the target.
         FileExistsError: The target is there already, or another process writes it.
         ConfigError: The config cannot be read.
     """
@@ -104,12 +107,11 @@ def to_interleaved(
 
 def _convert(source: Any, target: Any, config: Any, layout: Layout) -> ConversionReport:
     source, target = Path(source), Path(target)
-    if not source.exists():
-        raise ValueError(f"source must be a safetensors file or a model's folder, got {str(source)!r}")
-    if target.exists():
-        raise FileExistsError(f"target must not exist, got {str(target)!r}")
-    if not target.parent.is_dir():
-        raise ValueError(f"target must be in a folder that exists, got {str(target)!r}")
+    if not os.path.exists(source):  # unlike the path's own, also for a name that no file can have
+        raise ValueError(
+            f"source must be a safetensors file or a model's folder, got {short(str(source))}"
+        )
+    _check_target(target)
     if config is None:
         config = source if source.is_dir() else source.parent
     heads = _Heads(config, layout)
@@ -135,6 +137,24 @@ def _convert(source: Any, target: Any, config: Any, layout: Layout) -> Conversio
     total = sum(len(file.tensors) for file in files)
     names = tuple(str(path.relative_to(source)) for path in left_out)
     return ConversionReport(target, layout, converted, total - len(converted), names)
+
+
+def _check_target(target: Path) -> None:
+    if os.path.lexists(target):  # a link that leads nowhere is there, too
+        raise FileExistsError(f"target must not exist, got {short(str(target))}")
+    if not os.path.isdir(target.parent):
+        raise ValueError(f"target must be in a folder that exists, got {short(str(target))}")
+    beside = partial_folder(target)
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):  # permissions do not say it all, as in /proc
+            pass
+        with suppress(FileNotFoundError):
+            os.lstat(beside)  # its name is longer than the target's
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"target must be in a folder that can be written, with room for the name {short(beside.name)} too, "
+            f"got {short(str(target))}: {getattr(error, 'strerror', error)}"
+        ) from None
 
 
 def _others(folder: Path) -> Iterator[Path]:
