@@ -80,6 +80,20 @@ def patch_bert() -> Any:
     return patch(transformers.BertModel(transformers.BertConfig(**sizes)))
 
 
+def patch_dinov3() -> Any:
+    """It turns by where a patch lies in an image, which no position_ids say."""
+    import transformers
+
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "image_size": 32,
+    }
+    return patch(transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sizes)))
+
+
 def patch_what_then_answers_otherwise() -> Any:
     with mock.patch("ordinate.hf.patch_check.allowed", return_value=-1.0):
         return patch(build("Llama 2"))
@@ -287,6 +301,7 @@ CASES = [
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
     ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
     ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel \(its attention layers have neither a rotation nor a bias that ordinate knows\)"),
+    ("patch DINOv3", patch_dinov3, ValueError, r"model must turn queries and keys .* got DINOv3ViTModel \(DINOv3ViTRopePositionEmbedding: it makes no rotations from position_ids\)$"),
     ("patch a model that then answers otherwise", patch_what_then_answers_otherwise, ValueError, r"model must answer as before once it is patched, got LlamaForCausalLM with answers \S+ of their size apart \(tokens\); it is left as it was"),
     ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),
     ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys turn anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),

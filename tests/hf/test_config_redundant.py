@@ -20,8 +20,9 @@ AGREEING: dict[str, dict[str, Any]] = {
     "a part": {"model_type": "phi", "rope_pct": 0.5},
     "a length": {"model_type": "llama", "max_position_embeddings": 4096, "seq_length": 4096},
     "bloom": {"model_type": "bloom", "alibi": True},
-    # Keys of LFM2 1.2B, HunYuan-MT 7B, Gemma 3n E4B and Llama 4 Maverick.
-    "LFM2": {"model_type": "lfm2", "use_pos_enc": True, "theta": 1e6},
+    "a base": {"model_type": "lfm2", "theta": 1e6},
+    # Keys of LFM2 1.2B, Hy-MT2 7B, Gemma 3n E4B and Llama 4 Maverick.
+    "LFM2": {"model_type": "lfm2", "use_pos_enc": True},
     "Hunyuan": {"model_type": "hunyuan_v1_dense", "use_rotary_pos_emb": True},
     "Gemma 3n": {"model_type": "gemma3n_text", "query_pre_attn_scalar": 256},
     "Llama 4": {"model_type": "llama4_text", "nope_layer_interval": 4},
