@@ -343,6 +343,7 @@ CASES: list[Case] = [
     ("max_distance within the exact buckets", lambda: T5Bias(4, max_distance=16), ValueError, r"max_distance must be greater than the 16 exact buckets, got 16"),
     ("Shaw without distances", lambda: Shaw(8, 0), ValueError, r"max_distance must be at least 1, got 0"),
     ("Shaw for another head_dim", lambda: attend(Shaw(16, 2)), ValueError, r"q must have head_dim 16, got 8"),
+    ("an unknown name", lambda: ordinate.nothing, AttributeError, r"module 'ordinate' has no attribute 'nothing'"),
     ("a compiler without assertions", _assert_without_the_operator, NotImplementedError, r"torch must have aten._assert_async.msg to compile a check that ids must be few, got 2.0"),
     ("positions too far apart to subtract", lambda: attend(ALiBi(4), causal=True, q_positions=ids(5) + 2**62, k_positions=ids(5)), ValueError, r"q_positions must be less than 2\*\*62 in size for a bias, got 4611686018427387908"),
     ("keys too far in the past to subtract", lambda: attend(T5Bias(4), causal=True, q_positions=ids(5), k_positions=ids(5) - 2**62), ValueError, r"k_positions must be less than 2\*\*62 in size for a bias, got -4611686018427387904"),

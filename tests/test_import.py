@@ -74,22 +74,32 @@ def test_importing_ordinate_brings_only_itself_and_jaxtyping(probe):
     assert foreign <= {"ordinate", "jaxtyping", "wadler_lindig", "torch", "numpy", "typing_extensions"}
 
 
+def test_importing_ordinate_loads_what_attention_needs_and_no_room_beyond(probe):
+    own = [name for name in probe["added"] if name.partition(".")[0] == "ordinate"]
+    assert len(own) <= 60
+    rooms = {"hf", "plots", "lab", "cli", "web", "verification", "walkthrough"}
+    assert not [name for name in own if set(name.split(".")) & rooms]
+
+
+def test_what_is_loaded_on_use_is_there_and_what_is_not_is_no_attribute():
+    assert {"hf", "plots", "show", "verify"} <= set(dir(ordinate))
+    for name in dir(ordinate):
+        assert getattr(ordinate, name) is getattr(ordinate, name)
+    assert "checks" not in dir(ordinate)
+
+
 def test_the_time_ordinate_adds_to_torch_is_recorded(probe, record_property):
     record_property("import_seconds", probe["seconds"])
     assert probe["seconds"] > 0
 
 
 def _public() -> dict[str, object]:
-    return {name: value for name, value in vars(ordinate).items() if not name.startswith("_")}
+    return {name: getattr(ordinate, name) for name in dir(ordinate) if not name.startswith("_")}
 
 
-def test_the_public_names_are_those_imported_on_purpose():
-    # A module that is only a folder of this package is no promise; the rest is.
-    folders = {name for name, value in _public().items() if isinstance(value, types.ModuleType)}
-    promised = {"positions", "scaling"}
-    assert promised <= folders
-    for name in folders - promised:
-        assert getattr(ordinate, name).__name__ == f"ordinate.{name}"
+def test_the_public_modules_are_those_meant_for_users():
+    modules = {name for name, value in _public().items() if isinstance(value, types.ModuleType)}
+    assert modules == {"hf", "plots", "positions", "scaling"}
 
 
 @pytest.mark.parametrize("name", sorted(_public()))

@@ -15,8 +15,8 @@ import ordinate
 from ordinate import hf, memory, positions, scaling
 from ordinate.lab.config import RunConfig
 from ordinate.plots.view import View
-from ordinate.show.setting import Example
-from ordinate.verify.setting import Setting
+from ordinate.verification.setting import Setting
+from ordinate.walkthrough.setting import Example
 
 pytestmark = pytest.mark.plain  # types are checked by the library here, not by annotations
 

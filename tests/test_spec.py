@@ -13,7 +13,7 @@ from ordinate import catalog, create
 from ordinate.catalog import parse
 from ordinate.spec import read_value
 from ordinate.table_size import numbers_in_table
-from ordinate.verify.examples import example_specs
+from ordinate.verification.examples import example_specs
 
 pytestmark = pytest.mark.plain
 

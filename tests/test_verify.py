@@ -14,10 +14,10 @@ from ordinate import Combined, LinearBias, PositionEncoding, RoPE, Sinusoidal
 from ordinate.bias.types import DistanceBias
 from ordinate.positions import Places, as_positions, resolve, sequential
 from ordinate.rotate.rotation import Rotation
-from ordinate.verify.examples import example_specs
-from ordinate.verify.order import _closest
-from ordinate.verify.properties import PROPERTIES, claims_of
-from ordinate.verify.report import Status
+from ordinate.verification.examples import example_specs
+from ordinate.verification.order import _closest
+from ordinate.verification.properties import PROPERTIES, claims_of
+from ordinate.verification.report import Status
 
 SIZES = {"d_model": 16, "num_heads": 2, "head_dim": 8}
 

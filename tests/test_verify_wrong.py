@@ -26,7 +26,7 @@ from ordinate import (
 )
 from ordinate.positions import Places, resolve
 from ordinate.rotate.rotation import Rotation
-from ordinate.verify.report import NOT_TRIED, Status
+from ordinate.verification.report import NOT_TRIED, Status
 
 SIZES = {"d_model": 32, "num_heads": 4, "head_dim": 8}
 ROTARY = {"uniqueness", "shift invariance", "norm preservation", "wavelengths"}

@@ -1,7 +1,8 @@
 """ordinate: every position encoding exact, fast and visible."""
 
-from . import hf as hf
-from . import plots as plots
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import positions as positions
 from . import scaling as scaling
 from .attending.api import Explanation as Explanation
@@ -35,10 +36,45 @@ from .rotate.layout import to_interleaved as to_interleaved
 from .rotate.rope import RoPE as RoPE
 from .rotate.rotation import Rotation as Rotation
 from .rotate.rotation import rerotate as rerotate
-from .show.api import show as show
-from .show.walk import Walk as Walk
-from .verify.api import verify as verify
-from .verify.report import VerifyReport as VerifyReport
-from .verify.report import VerifyResult as VerifyResult
+
+if _TYPE_CHECKING:
+    from . import hf as hf
+    from . import plots as plots
+    from .verification.api import verify as verify
+    from .verification.report import VerifyReport as VerifyReport
+    from .verification.report import VerifyResult as VerifyResult
+    from .walkthrough.api import show as show
+    from .walkthrough.walk import Walk as Walk
 
 __version__ = "0.1.0"
+
+#: What is loaded when it is first used, and where it is.
+_LAZY = {
+    "hf": ".hf",
+    "plots": ".plots",
+    "verify": ".verification.api",
+    "VerifyReport": ".verification.report",
+    "VerifyResult": ".verification.report",
+    "show": ".walkthrough.api",
+    "Walk": ".walkthrough.walk",
+}
+_MODULES = ("hf", "plots", "positions", "scaling")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _import_module(_LAZY[name], __name__)
+    value = module if name in _MODULES else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What users call; the folders of the package are found by importing them."""
+    called = [
+        name
+        for name, value in globals().items()
+        if not name.startswith("_") and getattr(value, "__name__", "") != f"{__name__}.{name}"
+    ]
+    return sorted({*called, *_LAZY, *_MODULES, "__version__"})

@@ -17,9 +17,9 @@ from ordinate import cli
 from ordinate.cli import verify as command
 from ordinate.cli.app import run
 from ordinate.cli.render import together
-from ordinate.verify.examples import example_specs
-from ordinate.verify.properties import PROPERTIES
-from ordinate.verify.report import Status
+from ordinate.verification.examples import example_specs
+from ordinate.verification.properties import PROPERTIES
+from ordinate.verification.report import Status
 
 SMALL = ["--head-dim", "8", "--heads", "2", "--train-length", "64"]
 

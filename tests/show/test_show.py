@@ -9,7 +9,7 @@ import torch
 
 import ordinate
 from ordinate import show
-from ordinate.show.walk import Step, formatted, tables
+from ordinate.walkthrough.walk import Step, formatted, tables
 
 
 def step(walk: ordinate.Walk, words: str) -> Step:
@@ -193,8 +193,8 @@ def test_learned_numbers_are_the_same_every_time_and_leave_the_generator_alone()
 
 
 def test_an_encoding_without_steps_of_its_own_is_shown_by_its_hooks():
-    from ordinate.show.api import _by_hooks
-    from ordinate.show.setting import Example
+    from ordinate.walkthrough.api import _by_hooks
+    from ordinate.walkthrough.setting import Example
 
     class Everything(ordinate.PositionEncoding):
         def embed(self, x, positions=None):

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..verify.properties import Property
-from ..verify.report import Status, VerifyReport, VerifyResult, figure_of
+from ..verification.properties import Property
+from ..verification.report import Status, VerifyReport, VerifyResult, figure_of
 
 _STYLES = {
     Status.HOLDS: "green",

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..show.api import show
-from ..show.walk import Walk, tables
+from ..walkthrough.api import show
+from ..walkthrough.walk import Walk, tables
 from .errors import Misuse, in_options
 
 _EPILOG = """Examples:

@@ -17,10 +17,10 @@ from ..catalog import create, parse
 from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
 from ..table_size import numbers_in_table
-from ..verify.api import select, verify
-from ..verify.examples import example_specs
-from ..verify.properties import PROPERTIES, Property
-from ..verify.report import VerifyReport
+from ..verification.api import select, verify
+from ..verification.examples import example_specs
+from ..verification.properties import PROPERTIES, Property
+from ..verification.report import VerifyReport
 from .errors import Misuse, in_options
 from .render import print_one, print_several
 

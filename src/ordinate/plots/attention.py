@@ -13,8 +13,8 @@ from ..attending.api import attention
 from ..bias.alibi import ALiBi
 from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding
-from ..verify.observe import causal_only
-from ..verify.setting import Setting
+from ..verification.observe import causal_only
+from ..verification.setting import Setting
 from .biases import largest
 from .picture import Axis, Heatmap, Picture
 from .view import View

@@ -9,9 +9,9 @@ from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.t5 import T5Bias
 from ..encoding import PositionEncoding
-from ..show.biases import dense_bias
-from ..show.setting import Example
-from ..verify.observe import bias_by_distance, causal_only
+from ..verification.observe import bias_by_distance, causal_only
+from ..walkthrough.biases import dense_bias
+from ..walkthrough.setting import Example
 from .picture import Axis, Bars, Heatmap, Lines, Picture, Series
 from .view import View, joined
 

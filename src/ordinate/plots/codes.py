@@ -6,7 +6,7 @@ import torch
 
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import PositionEncoding
-from ..verify.observe import codes
+from ..verification.observe import codes
 from .picture import Axis, Heatmap, Lines, Picture, Series
 from .view import View, joined
 

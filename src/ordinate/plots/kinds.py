@@ -13,8 +13,8 @@ from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import Combined, PositionEncoding
 from ..rotate.rope import RoPE
-from ..verify.observe import hooks_of
-from ..verify.spectrum import declared_frequencies
+from ..verification.observe import hooks_of
+from ..verification.spectrum import declared_frequencies
 from . import attention, biases, codes, rotations, scores
 from .picture import Picture
 from .view import View

@@ -10,8 +10,8 @@ from torch import Tensor
 from .. import scaling
 from ..encoding import PositionEncoding
 from ..rotate.rope import RoPE
-from ..show.rotary import pairs_of_channels
-from ..verify.spectrum import declared_frequencies
+from ..verification.spectrum import declared_frequencies
+from ..walkthrough.rotary import pairs_of_channels
 from .picture import Axis, Lines, Mark, Picture, Plane, Series
 from .view import View
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..bias.shaw import Shaw
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
-from ..verify.observe import hooks_of, logits
+from ..verification.observe import hooks_of, logits
 from .biases import heads_left_out, part, spread
 from .picture import Axis, Lines, Mark, Picture, Series
 from .view import View, joined

@@ -8,9 +8,9 @@ import torch
 
 from ..checks import check_at_most, check_fields, check_ints, check_number, check_positive_int
 from ..encoding import PositionEncoding
-from ..show.setting import example_encoding
-from ..verify.observe import hooks_of
-from ..verify.setting import Setting, attribute_of
+from ..verification.observe import hooks_of
+from ..verification.setting import Setting, attribute_of
+from ..walkthrough.setting import example_encoding
 
 #: The smallest and the largest of each size. The largest keep a picture under a second and its file small.
 BOUNDS = {

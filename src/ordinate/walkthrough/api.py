@@ -17,7 +17,7 @@ from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import Combined, NoPE, PositionEncoding
 from ..rotate.rope import RoPE
-from ..verify.observe import hooks_of
+from ..verification.observe import hooks_of
 from .biases import bias_matrices, steps_of_alibi, steps_of_clipped, steps_of_shaw, steps_of_t5
 from .codes import steps_of_learned, steps_of_sinusoidal
 from .rotary import steps_of_rope

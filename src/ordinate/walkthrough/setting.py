@@ -14,7 +14,7 @@ from ..catalog import Entry, create, parse
 from ..checks import check_at_most, check_fields, check_positive_int
 from ..encoding import PositionEncoding
 from ..table_size import numbers_in_table
-from ..verify.examples import example_specs
+from ..verification.examples import example_specs
 
 # The largest an option is in an example: a typing error costs a sentence, not the memory.
 _LARGEST = {
