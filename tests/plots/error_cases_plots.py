@@ -10,7 +10,7 @@ import ordinate
 from ordinate import RoPE, plots
 from ordinate.hf import from_config
 from ordinate.hf.doctor import diagnose
-from ordinate.plots.diagnosis import picture_of
+from ordinate.hf.picture import picture_of
 
 
 def plots_without_backends(spec: str) -> Any:

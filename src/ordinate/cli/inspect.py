@@ -213,8 +213,8 @@ def _number(value: float) -> str:
 
 
 def _draw(found: Diagnosis, path: Path, subject: str) -> None:
+    from ..hf.picture import picture_of
     from ..plots.api import save_picture
-    from ..plots.diagnosis import picture_of
 
     try:
         save_picture(picture_of(found, subject), path)

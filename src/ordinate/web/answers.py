@@ -143,7 +143,7 @@ def doctor(language: str, config: str | None) -> Doctor:
     )
     figure = None
     if rows:
-        from ..plots.diagnosis import picture_of
+        from ..hf.picture import picture_of
 
         figure = figure_of(translated(picture_of(found, found.model_type), language), "plotly")
     return Doctor("", _facts(found, language), rows, figure, found)

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from ..hf.doctor import Diagnosis
-from .picture import Axis, Lines, Mark, Picture, Series
+from ..plots.picture import Axis, Lines, Mark, Picture, Series
+from .doctor import Diagnosis
 
 
 def picture_of(found: Diagnosis, subject: str) -> Picture:
