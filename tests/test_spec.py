@@ -10,7 +10,7 @@ import pytest
 
 import ordinate
 from ordinate import catalog, create
-from ordinate.catalog import parse
+from ordinate.entries import parse
 from ordinate.spec import read_value
 from ordinate.table_size import numbers_in_table
 from ordinate.verification.examples import example_specs

@@ -16,7 +16,7 @@ from torch import Tensor
 import ordinate
 from float64_modes import Called, Dispatched, Refused
 from ordinate import RoPE, Sinusoidal, hf, numerics, scaling
-from ordinate.catalog import catalog
+from ordinate.entries import catalog
 from ordinate.lab.model import Transformer
 from ordinate.rotate import kept
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .catalog import Entry
+    from .entries import Entry
 
 #: The most numbers a table made from a spec may hold: 1 GiB in float32. A larger one is made by its class.
 LARGEST_TABLE = 2**28
@@ -31,7 +31,7 @@ def numbers_in_table(
         sizes: What `ordinate.create` is given beside it. Of what nobody gives, there is nothing.
 
     Example:
-        >>> from ordinate.catalog import parse
+        >>> from ordinate.entries import parse
         >>> ((entry, options),) = parse("learned:max_positions=100")
         >>> numbers_in_table(entry, options, {"d_model": 8})
         800

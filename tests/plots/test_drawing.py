@@ -12,7 +12,7 @@ import torch
 import ordinate
 from ordinate import plots
 from ordinate.plots import palette
-from ordinate.plots.picture import Axis, Heatmap, Lines, Mark, Plane, Series
+from ordinate.plots.pictures import Axis, Heatmap, Lines, Mark, Plane, Series
 
 EXAMPLES = [
     ("sinusoidal", "codes"), ("sinusoidal", "channels"), ("sinusoidal", "profile"), ("rope", "rotation"),

@@ -11,7 +11,7 @@ import torch
 import ordinate
 from ordinate import plots
 from ordinate.plots.attention import MAX_WORDS, both_ways, shuffle, split
-from ordinate.plots.picture import Heatmap, Lines, Plane
+from ordinate.plots.pictures import Heatmap, Lines, Plane
 from ordinate.plots.view import BOUNDS
 
 EVERY = [

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..catalog import Entry, catalog
 from ..encoding import NoPE
+from ..entries import Entry, catalog
 
 _EPILOG = """Examples:
 

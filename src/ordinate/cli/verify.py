@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from ..catalog import create, parse
 from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
+from ..entries import create, parse
 from ..table_size import numbers_in_table
 from ..verification.api import select, verify
 from ..verification.examples import example_specs

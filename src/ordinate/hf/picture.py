@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..plots.picture import Axis, Lines, Mark, Picture, Series
+from ..plots.pictures import Axis, Lines, Mark, Picture, Series
 from .doctor import Diagnosis
 
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import nn
 
-from ..catalog import create
 from ..encoding import PositionEncoding
+from ..entries import create
 from .config import RunConfig
 from .corpus import load_corpus
 from .model import Transformer

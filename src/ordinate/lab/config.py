@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..catalog import parse
 from ..checks import check_at_most, check_int
+from ..entries import parse
 from ..rotate.rope import RoPE
 
 # Letters of a folder's name that are of the spec: file systems take 255 in all.

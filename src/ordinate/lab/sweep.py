@@ -13,8 +13,8 @@ import torch
 
 import ordinate
 
-from ..catalog import catalog, parse
 from ..checks import check_bool, check_choice, check_number, check_positive_int, nearest
+from ..entries import catalog, parse
 from ..memory import free_memory
 from . import words
 from .build import make_encoding, make_model

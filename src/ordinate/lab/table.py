@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..catalog import catalog
+from ..entries import catalog
 from . import words
 from .estimate import Estimate
 from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Settling, Summary

@@ -14,5 +14,5 @@ from .api import save_picture as save_picture
 from .kinds import KINDS as KINDS
 from .kinds import default_kind as default_kind
 from .kinds import kinds_of as kinds_of
-from .picture import Picture as Picture
+from .pictures import Picture as Picture
 from .view import View as View

@@ -15,7 +15,7 @@ from ..extras import how_to_install
 from .draw_matplotlib import to_matplotlib
 from .draw_plotly import to_plotly
 from .kinds import KINDS, default_kind, kinds_of
-from .picture import Picture
+from .pictures import Picture
 from .view import View
 
 Backend = Literal["matplotlib", "plotly"]

@@ -16,7 +16,7 @@ from ..encoding import NoPE, PositionEncoding
 from ..verification.observe import causal_only
 from ..verification.setting import Setting
 from .biases import largest
-from .picture import Axis, Heatmap, Picture
+from .pictures import Axis, Heatmap, Picture
 from .view import View
 
 MAX_WORDS = 16

@@ -12,7 +12,7 @@ from ..encoding import PositionEncoding
 from ..verification.observe import bias_by_distance, causal_only
 from ..walkthrough.biases import dense_bias
 from ..walkthrough.setting import Example
-from .picture import Axis, Bars, Heatmap, Lines, Picture, Series
+from .pictures import Axis, Bars, Heatmap, Lines, Picture, Series
 from .view import View, joined
 
 _QUERY, _KEY = Axis("query position"), Axis("key position")

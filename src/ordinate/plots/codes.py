@@ -7,7 +7,7 @@ import torch
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import PositionEncoding
 from ..verification.observe import codes
-from .picture import Axis, Heatmap, Lines, Picture, Series
+from .pictures import Axis, Heatmap, Lines, Picture, Series
 from .view import View, joined
 
 _POSITION = Axis("position")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import palette
-from .picture import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
+from .pictures import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

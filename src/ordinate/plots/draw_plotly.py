@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import palette
-from .picture import Axis, Bars, Heatmap, Lines, Mark, Panel, Picture, Plane, Series
+from .pictures import Axis, Bars, Heatmap, Lines, Mark, Panel, Picture, Plane, Series
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -306,6 +306,6 @@ def _slider(name: str, at: list[dict[str, list]], start: int) -> dict[str, Any]:
 
 def _list(tensor: torch.Tensor) -> list:
     """Numbers as they are; plotly leaves out what is None."""
-    from .picture import _numbers
+    from .pictures import _numbers
 
     return _numbers(tensor)

@@ -16,7 +16,7 @@ from ..rotate.rope import RoPE
 from ..verification.observe import hooks_of
 from ..verification.spectrum import declared_frequencies
 from . import attention, biases, codes, rotations, scores
-from .picture import Picture
+from .pictures import Picture
 from .view import View
 
 

@@ -12,7 +12,7 @@ from ..encoding import PositionEncoding
 from ..rotate.rope import RoPE
 from ..verification.spectrum import declared_frequencies
 from ..walkthrough.rotary import pairs_of_channels
-from .picture import Axis, Lines, Mark, Picture, Plane, Series
+from .pictures import Axis, Lines, Mark, Picture, Plane, Series
 from .view import View
 
 _POSITION = Axis("position")

@@ -11,7 +11,7 @@ from ..checks import check_at_most
 from ..encoding import PositionEncoding
 from ..verification.observe import hooks_of, logits
 from .biases import heads_left_out, part, spread
-from .picture import Axis, Lines, Mark, Picture, Series
+from .pictures import Axis, Lines, Mark, Picture, Series
 from .view import View, joined
 
 _LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of which must fit

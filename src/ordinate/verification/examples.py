@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..catalog import catalog
+from ..entries import catalog
 
 # Settings of well-known models, where a scaling has no sensible default of its own.
 _SCALINGS = {

@@ -12,10 +12,10 @@ from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.shaw import Shaw
 from ..bias.t5 import T5Bias
-from ..catalog import parse
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..encoding import Combined, NoPE, PositionEncoding
+from ..entries import parse
 from ..rotate.rope import RoPE
 from ..verification.observe import hooks_of
 from .biases import bias_matrices, steps_of_alibi, steps_of_clipped, steps_of_shaw, steps_of_t5

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..catalog import Entry, create, parse
 from ..checks import check_at_most, check_fields, check_positive_int
 from ..encoding import PositionEncoding
+from ..entries import Entry, create, parse
 from ..table_size import numbers_in_table
 from ..verification.examples import example_specs
 

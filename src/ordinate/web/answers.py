@@ -18,7 +18,7 @@ from ..checks import check_at_most
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
-from ..plots.picture import Axis, Lines, Mark, Picture, Series
+from ..plots.pictures import Axis, Lines, Mark, Picture, Series
 from ..plots.view import View
 from .controls import factor_of, number, spec_of
 from .words import say, text, translated

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..catalog import catalog
+from ..entries import catalog
 
 #: In place of a name: the visitor types a whole spec.
 OWN = "spec"

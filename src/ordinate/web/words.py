@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-from ..plots.picture import Axis, Bars, Heatmap, Lines, Mark, Picture, Plane, Series
+from ..plots.pictures import Axis, Bars, Heatmap, Lines, Mark, Picture, Plane, Series
 
 LANGUAGES = {"English": "en", "中文": "zh"}
 
