@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import runpy
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,12 @@ def filled_cache() -> KVCache:
 
 class _Claimant(ordinate.PositionEncoding):
     claims = frozenset({"decay with distanze"})
+
+
+class _Locked(ordinate.PositionEncoding):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
 
 
 class _TooLarge(ordinate.PositionEncoding):
@@ -429,6 +436,8 @@ CASES: list[Case] = [
     # verify
     ("verify a name", lambda: ordinate.verify("rope"), TypeError, r"encoding must be a PositionEncoding, got str"),
     ("verify an unknown property", lambda: ordinate.verify(_rope, properties=["norm preservatoin"]), ValueError, r"unknown property 'norm preservatoin'.*norm preservation"),
+    ("verify nothing of it", lambda: ordinate.verify(_rope, properties=[]), ValueError, r"properties must name at least one property, or be None for all, got none"),
+    ("verify what cannot be copied", lambda: ordinate.verify(_Locked()), TypeError, r"encoding must be one that copy\.deepcopy can copy, .* got _Locked \(.*cannot pickle '_thread\.lock' object"),
     ("verify an unknown claim", lambda: ordinate.verify(_Claimant()), ValueError, r"claims of _Claimant must be properties, got 'decay with distanze'; did you mean 'decay with distance'"),
     ("verify in too little memory", lambda: ordinate.verify(_TooLarge(), properties="shift"), MemoryError, r"shift invariance must be measured in the memory there is, got head_dim 64 .*, which needs more"),
     ("a report's unknown property", lambda: ordinate.verify(_rope, properties=["norm preservation"])["norm"], KeyError, r"norm"),

@@ -809,6 +809,29 @@ class DrawsInTraining(Line):
         return LinearBias(self.slopes * scale, Places.at(queries, keys), symmetric=True)
 
 
+class ComplexTable(Rotary):
+    """Meta's freqs_cis: turns as complex numbers, in a buffer."""
+
+    max_positions = 4096
+
+    def __init__(self, dtype: torch.dtype = torch.complex64, learned: bool = False) -> None:
+        super().__init__()
+        self.claims = frozenset() if dtype == torch.complex64 or learned else frozenset(ROTARY - {"wavelengths"})
+        angles = torch.arange(4096)[:, None] * self.inv_freq()
+        turns = torch.polar(torch.ones_like(angles), angles).to(dtype)
+        if learned:
+            self.turns = nn.Parameter(turns)
+        else:
+            self.register_buffer("turns", turns, persistent=False)
+
+    def turn(self, x, positions, q, keys=False):
+        if int(positions.max()) >= 4096:
+            raise ValueError(f"positions must be below 4096, got {int(positions.max())}")
+        wide = torch.float64 if self.turns.dtype == torch.complex128 else torch.float32
+        pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * self.turns[positions][:, None]).flatten(-2).to(x.dtype)
+
+
 RIGHT = {
     "rotary": Rotary, "codes": Codes, "line": Line, "two axes": TwoAxes, "gate": Gate,
     "frequencies that learn": LearnsFrequencies, "no grouped queries": Ungrouped,
@@ -818,6 +841,8 @@ RIGHT = {
     "axes beside none": lambda: Combined(RoPE(8, sections=(2, 2)), ALiBi(4)),
     "no attribute and four heads": lambda: _rate(4), "no attribute and three heads": lambda: _rate(3),
     "no attribute and eight heads": lambda: _rate(8),
+    "turns in complex64": ComplexTable, "turns in complex128": lambda: ComplexTable(torch.complex128),
+    "complex numbers that learn": lambda: ComplexTable(learned=True),
     "parts that say nothing": lambda: Combined(_rate(4), LearnsFrequencies()),
 }  # fmt: skip
 
@@ -828,6 +853,23 @@ def test_right_encodings_pass_at_the_sizes_they_have(make):
     report = ordinate.verify(make())
     assert report.ok, str(report)
     assert report.answers
+
+
+def test_complex_numbers_are_measured_whole_and_a_cast_that_would_halve_them_is_named():
+    report = ordinate.verify(ComplexTable(), properties=["norm", "low"], **SIZES)
+    assert report["norm preservation"].value < 1e-6
+    assert "; .to(dtype) would drop imaginary parts" in report["low precision"].figure
+
+
+class ReturnsAMatrix(PositionEncoding):
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        return torch.zeros(1, 4, q.shape[2], k.shape[2])
+
+
+def test_a_bias_that_is_a_matrix_is_refused_in_words_by_every_property():
+    figures = {result.figure for result in ordinate.verify(ReturnsAMatrix(), **SIZES).failures}
+    refused = "bias must be one of ordinate's bias types (a dense matrix is not), got Tensor"
+    assert {figure.split(": ", 1)[1] for figure in figures} == {refused}
 
 
 def test_sizes_are_found_where_an_encoding_does_not_tell_them():

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 
 import torch
 
-from ..checks import nearest
+from ..checks import nearest, short
 from ..encoding import Combined, PositionEncoding
 from ..memory import is_out_of_memory
+from .observe import cast
 from .properties import PROPERTIES, Property, claims_of
 from .report import NotApplicable, Status, VerifyReport, VerifyResult
 from .setting import Setting
@@ -81,6 +82,8 @@ def select(properties: str | Iterable[str] | None) -> list[Property]:
     if properties is None:
         return list(PROPERTIES.values())
     names = [properties] if isinstance(properties, str) else list(properties)
+    if not names:  # nothing would be measured, and nothing would fail
+        raise ValueError("properties must name at least one property, or be None for all, got none")
     chosen = []
     for name in names:
         wanted = name.strip().lower().replace("-", " ").replace("_", " ").replace("≡", "equals")
@@ -131,7 +134,14 @@ def _judge(
 
 
 def _in_float64(encoding: PositionEncoding) -> PositionEncoding:
-    subject = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
+    try:
+        subject = copy.deepcopy(encoding)
+    except Exception as error:
+        raise TypeError(
+            f"encoding must be one that copy.deepcopy can copy, for copies are measured, "
+            f"got {type(encoding).__name__} ({short(str(error))})"
+        ) from error
+    cast(subject.cpu(), torch.float64).eval()
     with torch.no_grad():
         for parameter in subject.parameters():
             if not bool(parameter.any()):

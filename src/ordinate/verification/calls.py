@@ -17,7 +17,7 @@ from torch import Tensor
 from ..attending.api import attention
 from ..bias.types import Bias, parts_of
 from ..encoding import PositionEncoding
-from .observe import HOOKS, dense_bias, hooks_of
+from .observe import HOOKS, bias_of, dense_bias, hooks_of
 from .report import BrokenAnswer
 from .setting import Setting
 
@@ -126,7 +126,7 @@ class Call:
     def outputs(self, encoding: PositionEncoding) -> list[Tensor]:
         """What each hook returns for these very tensors."""
         embedded = encoding.embed(self.x, self.k_positions)
-        bias = encoding.bias(self.q, self.k, self.q_positions, self.k_positions, x=self.x)
+        bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)
         q, k = encoding.rotate(self.q, self.k, self.q_positions, self.k_positions, lengths=self.lengths)
         return [embedded, q, k, *([] if bias is None else bias.tensors())]
 
@@ -155,7 +155,7 @@ class Call:
             for name, out, given in zip(("q", "k"), turned, (self.q, self.k), strict=True):
                 answers[name] = _shaped(f"rotate's {name}", out, given)
         if "bias" in hooks:
-            bias = encoding.bias(self.q, self.k, self.q_positions, self.k_positions, x=self.x)
+            bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)
             answers["bias"] = self._dense(bias, encoding, setting)
         if attend and hooks & {"rotate", "bias"}:
             causal = "bias" in hooks and bias is not None and bias.causal_only

@@ -19,6 +19,8 @@ from .calls import ONE_ANSWER, Call, centred, difference
 from .observe import (
     HOOKS,
     axes_of,
+    bias_of,
+    cast,
     causal_only,
     dense_bias,
     fixed_length,
@@ -137,7 +139,7 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
     odd = setting.within(_ODD)
     with contextlib.suppress(Exception):  # said elsewhere
         low = torch.bfloat16
-        _Row.of(copy.deepcopy(encoding).to(low), tokens.to(low), odd, odd, given=False)
+        _Row.of(cast(copy.deepcopy(encoding), low), tokens.to(low), odd, odd, given=False)
     lengths = [*setting.octaves(COUNT)[1:].tolist(), odd, longest, 1, 2, 3]
     calls = [(length, 1) for length in lengths]
     calls += [
@@ -181,7 +183,7 @@ class _Row:
             own = row.q_positions if given or count < length else None
             answers["embed"] = encoding.embed(row.x[:, length - count :].clone(), own)
         if "bias" in hooks:
-            bias = encoding.bias(row.q, row.k, at_q, at_k, x=row.x)
+            bias = bias_of(encoding, row.q, row.k, at_q, at_k, x=row.x)
         if "rotate" in hooks:
             answers["q"], answers["k"] = encoding.rotate(
                 row.q.clone(), row.k.clone(), at_q, at_k, lengths=row.lengths

@@ -17,7 +17,7 @@ from ..attending.call import scaled_dense
 from ..bias.add import parts_of
 from ..bias.types import Bias
 from ..encoding import Combined, PositionEncoding
-from .report import NotApplicable
+from .report import BrokenAnswer, NotApplicable
 from .setting import Setting
 
 HOOKS = ("embed", "rotate", "bias")
@@ -45,6 +45,38 @@ def acting_parts(encoding: PositionEncoding) -> list[PositionEncoding]:
 def axes_of(encoding: PositionEncoding) -> int:
     """How many coordinates of a position all of its parts take."""
     return min((part.axes for part in acting_parts(encoding)), default=1)
+
+
+def cast(encoding: PositionEncoding, dtype: torch.dtype) -> PositionEncoding:
+    """The encoding itself in another dtype; complex tensors stay complex, as with ``encoding.bfloat16()``.
+
+    ``encoding.to(dtype)`` would drop their imaginary parts.
+    """
+
+    def held(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return encoding._apply(held)
+
+
+def bias_of(
+    encoding: PositionEncoding,
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
+    *,
+    x: Tensor,
+) -> Bias | None:
+    """What ``bias`` returns, which attention would refuse if it were no bias."""
+    bias = encoding.bias(q, k, q_positions, k_positions, x=x)
+    if bias is not None and not isinstance(bias, Bias):
+        raise BrokenAnswer(
+            f"bias must be one of ordinate's bias types (a dense matrix is not), got {type(bias).__name__}"
+        )
+    return bias
 
 
 def key_heads(encoding: PositionEncoding, setting: Setting) -> int:
@@ -130,7 +162,7 @@ def bias_by_distance(
     q = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
     k = q.repeat(1, 1, len(distances), 1)
     x = setting.signs(1, 1, setting.d_model).to(dtype).expand(-1, len(distances), -1)
-    bias = encoding.bias(q, k, query[None], query - distances, x=x)
+    bias = bias_of(encoding, q, k, query[None], query - distances, x=x)
     if bias is None:
         return torch.zeros(setting.num_heads, len(distances), dtype=dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -151,7 +183,7 @@ def logits(
     hidden = encoding.embed(x.clone(), k_positions)
     k = _heads(hidden, setting)
     q = k[:, :, -q_positions.shape[-1] :].clone()
-    bias = encoding.bias(q, k, q_positions, k_positions, x=hidden)
+    bias = bias_of(encoding, q, k, q_positions, k_positions, x=hidden)
     length = fixed_length(encoding, setting)
     q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=length)
     scores = q @ k.transpose(-1, -2) * _scale(encoding, setting)
@@ -161,7 +193,7 @@ def logits(
 def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
     """Whether attention refuses the encoding's bias without a causal mask."""
     q = setting.signs(1, setting.num_heads, 2, setting.head_dim)
-    bias = encoding.bias(q, q.clone(), x=setting.signs(1, 2, setting.d_model))
+    bias = bias_of(encoding, q, q.clone(), x=setting.signs(1, 2, setting.d_model))
     return bias is not None and bool(bias.causal_only)
 
 

@@ -16,6 +16,7 @@ from .calls import Call
 from .observe import (
     acting_parts,
     axes_of,
+    cast,
     causal_only,
     fixed_length,
     hooks_of,
@@ -246,7 +247,7 @@ def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measuremen
     ]
     torch.rand(1)  # a state that nobody who sets a seed comes by
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        some = copy.deepcopy(encoding).to(dtype)
+        some = cast(copy.deepcopy(encoding), dtype)
         for call in (call.to(dtype).copied() for call in calls):
             given, drawn = [*call.tensors(), *some.parameters()], torch.get_rng_state()
             kept = [tensor.clone() for tensor in given]

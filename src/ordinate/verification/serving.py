@@ -18,6 +18,7 @@ from .calls import ONE_ANSWER, Call
 from .observe import (
     axes_of,
     bias_by_distance,
+    cast,
     causal_only,
     fixed_length,
     hooks_of,
@@ -164,6 +165,8 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
             if furthest > worst:
                 worst, culprit = furthest, f"{name} in {str(dtype)[6:]}"
     sentence = "off by {} of what rounding may do"
+    if any(held.is_complex() for held in (*encoding.parameters(), *encoding.buffers())):
+        sentence += "; .to(dtype) would drop imaginary parts, .bfloat16() and .half() keep them"
     if worst > 1:
         sentence += f", most {culprit}"
         rounded = any(buffer.is_floating_point() for buffer in encoding.buffers())
@@ -176,8 +179,9 @@ def _cast(encoding: PositionEncoding, dtype: torch.dtype) -> tuple[PositionEncod
     exact = copy.deepcopy(encoding)
     with torch.no_grad():
         for parameter in exact.parameters():
-            parameter.copy_(parameter.to(dtype))
-    return copy.deepcopy(encoding).to(dtype), exact
+            if parameter.is_floating_point():
+                parameter.copy_(parameter.to(dtype))
+    return cast(copy.deepcopy(encoding), dtype), exact
 
 
 def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> dict[str, Tensor]:

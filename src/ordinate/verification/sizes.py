@@ -44,7 +44,10 @@ def found(encoding: PositionEncoding, **given: int | None) -> tuple[Setting, boo
                 chosen = {**given, **dict(zip(names, values, strict=True))}
                 if (chosen.get("num_heads") or 1) * (chosen.get("head_dim") or 1) > _WIDEST:
                     continue
-                some = Setting.infer(encoding, **chosen)  # type: ignore[arg-type]
+                try:
+                    some = Setting.infer(encoding, **chosen)  # type: ignore[arg-type]
+                except MemoryError:  # it holds a number that is no size
+                    continue
                 if _answers(encoding, some):
                     return some, True
     return setting, False

@@ -80,7 +80,7 @@ def _errors(
         value = total(encoding, replace(call, **inputs))
         grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     for index, ((name, leaf), grad) in enumerate(zip(leaves.items(), grads, strict=True)):
-        direction = setting.random(*leaf.shape, stream=10 + index)
+        direction = setting.random(*leaf.shape, stream=10 + index) * (1 + 1j if leaf.is_complex() else 1)
         ends = []
         for moved in (step, -step):
             some, tokens = copy.deepcopy(encoding), call
@@ -92,6 +92,6 @@ def _errors(
         slope = (ends[0] - ends[1]) / (2 * step)
         # Where the answers bend within a step, or are rounded, the slope is not known.
         unknown = 4 * abs(ends[0] + ends[1] - 2 * float(value)) / (2 * step)
-        told = 0.0 if grad is None else float((grad * direction).sum())
+        told = 0.0 if grad is None else float((grad.conj() * direction).real.sum())
         noise = (unknown + _NOISE * (1 + abs(float(value)))) / _RELATIVE
         yield name, abs(told - slope) / (max(abs(told), abs(slope)) + noise)
