@@ -809,6 +809,44 @@ class DrawsInTraining(Line):
         return LinearBias(self.slopes * scale, Places.at(queries, keys), symmetric=True)
 
 
+class GroupsOfFour(Rotary):
+    """SelfExtend: neighbours are alike on purpose."""
+
+    claims = frozenset()
+
+    def places(self, positions, x):
+        return positions // 4
+
+
+class ScaledQueries(PositionEncoding):
+    """By the logarithm of their position; keys are left alone, or the other way round."""
+
+    def __init__(self, keys: bool = False) -> None:
+        super().__init__()
+        self.keys = keys
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        places = resolve(q, k, q_positions, k_positions)
+        if self.keys:
+            return q, self.scaled(k, places.keys)
+        return self.scaled(q, places.queries), k
+
+    def scaled(self, x, at):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return (x.to(wide) * (at.to(wide) + 2).log()[:, None, :, None]).to(x.dtype)
+
+
+class Window(Line):
+    """Keys further away than 100 are hidden, by a bias of minus infinity."""
+
+    claims = frozenset({"shift invariance", "decay with distance"})
+
+    def line(self, q, k, queries, keys):
+        distances = torch.arange(102)
+        table = torch.where(distances > 100, -torch.inf, -self.slopes[:, None] * distances)
+        return DistanceBias(table, Places.at(queries, keys), lo=0)
+
+
 class ComplexTable(Rotary):
     """Meta's freqs_cis: turns as complex numbers, in a buffer."""
 
@@ -843,6 +881,9 @@ RIGHT = {
     "no attribute and eight heads": lambda: _rate(8),
     "turns in complex64": ComplexTable, "turns in complex128": lambda: ComplexTable(torch.complex128),
     "complex numbers that learn": lambda: ComplexTable(learned=True),
+    "groups of four": GroupsOfFour, "queries by log n": ScaledQueries,
+    "keys by log n": lambda: ScaledQueries(keys=True), "a window": Window,
+    "one position": lambda: ordinate.Learned(1, 32),
     "parts that say nothing": lambda: Combined(_rate(4), LearnsFrequencies()),
 }  # fmt: skip
 

@@ -67,9 +67,9 @@ def shift_invariance(encoding: PositionEncoding, setting: Setting) -> Measuremen
             moved[index % (axes + 1) - 1 if axes > 1 and index % (axes + 1) else slice(None)] += shift
             if setting.limit is not None and int(moved.amax()) >= setting.limit:
                 continue
-            change = float((logits(encoding, setting, x, moved, moved) - plain).abs().amax())
+            change = float(_change(logits(encoding, setting, x, moved, moved), plain).abs().amax())
             reached = float(shift + here[-1] + 1)
-            budget = 4 * reached * torch.finfo(torch.float64).eps * float(norms + plain.abs().amax())
+            budget = 4 * reached * torch.finfo(torch.float64).eps * (float(norms) + _largest(plain))
             largest, holds = max(largest, change), holds and change <= budget
     if "embed" not in hooks_of(encoding) and axes == 1:
         change = _change_along_a_row(encoding, setting)
@@ -104,7 +104,18 @@ def _change_along_a_row(encoding: PositionEncoding, setting: Setting) -> float:
         / setting.head_dim**0.5
     )
     scores = scores + answers["bias"][:, :, 0] if "bias" in answers else scores
-    return float((scores - scores[:1]).abs().amax())
+    return float(_change(scores, scores[:1]).abs().amax())
+
+
+def _change(scores: Tensor, others: Tensor) -> Tensor:
+    """By how much scores differ: not at all where a window hides the key in both, and without end where one is NaN."""
+    off = torch.where(scores == others, 0, scores - others)
+    return off.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def _largest(scores: Tensor) -> float:
+    """The largest score, whatever its sign, of those that are not hidden."""
+    return float(scores.nan_to_num(posinf=0, neginf=0).abs().amax())
 
 
 def linear_shift_map(encoding: PositionEncoding, setting: Setting) -> Measurement:
@@ -159,8 +170,8 @@ def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measure
     curve = scores.mean(dim=0)[:, 0].flip(-1)  # [heads, distance]
     if "bias" not in hooks_of(encoding):  # heads differ by a bias alone; of channels the mean counts
         curve = curve.mean(dim=0, keepdim=True)
-    steps = curve.diff(dim=-1)
-    noise = ROUNDING * float(curve.abs().amax())
+    steps = _change(curve[:, 1:], curve[:, :-1])
+    noise = ROUNDING * _largest(curve)
     rises = (steps > noise).any(dim=0)
     if bool(rises.any()):
         first = int(rises.nonzero()[0]) + 1
@@ -173,7 +184,7 @@ def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measure
     sentence = f"{{}} of {count - 1} steps rise"
     if hooks_of(encoding) == {"bias"}:  # of which far distances are as quickly seen
         far = bias_by_distance(encoding, setting, setting.octaves(_FURTHEST_DISTANCE))
-        if bool((far.diff(dim=-1) > ROUNDING * far.abs().amax()).any()):
+        if bool((_change(far[:, 1:], far[:, :-1]) > ROUNDING * _largest(far)).any()):
             return Measurement(False, 0, "steps", f"{sentence}, further out some do")
     if not bool((steps < -noise).any()):
         return Measurement(False, 0, "steps", f"{sentence}, none falls: level on average")

@@ -213,7 +213,9 @@ def signature(
         x = setting.signs(key_heads(encoding, setting), setting.head_dim) if keys else None
         seen.append(turned(encoding, setting, positions, x, keys=keys))
     if "bias" in hooks:
-        seen.append(bias_by_distance(encoding, setting, positions).t())
+        bias = bias_by_distance(encoding, setting, positions).t()
+        # A window hides keys by minus infinity, which no difference can be taken of.
+        seen.append(torch.where(bias == -torch.inf, -(2.0**100), bias))
     return torch.cat(seen, dim=-1) if seen else torch.zeros(len(positions), 1, dtype=torch.float64)
 
 

@@ -72,6 +72,8 @@ def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """No two positions look alike (to a bias: no two distances), to a query, to a key, or along an axis alone."""
     count, near = setting.count, torch.arange(setting.count)
     seen = signature(encoding, setting, near)
+    if count == 1:
+        return Measurement(True, 1, "positions", "there is {} position, and no other to be taken for")
     gap, different = _closest(seen), len(torch.unique(seen, dim=0))
     what = "distances" if hooks_of(encoding) == {"bias"} else "positions"
     sentence = f"closest two of {count} {what} {{}} apart"

@@ -225,7 +225,7 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
     if hooks & {"embed", "rotate"}:
         # Among the first positions, those just beyond training, and one of each octave from there on.
         first = outer.log2().floor().diff(prepend=torch.zeros(1)) > 0
-        places = torch.cat((torch.arange(min(8, length)), beyond, outer[first][1:]))
+        places = torch.cat((torch.arange(min(8, length)), beyond, outer[first][1:])).unique()
         repeated = _taken_for_another(encoding, setting, places)
         if repeated is not None:
             return repeated
@@ -241,12 +241,18 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
 def _taken_for_another(
     encoding: PositionEncoding, setting: Setting, places: Int[Tensor, " count"]
 ) -> Measurement | None:
-    """The first two of these places that are the same to a query, or to a key."""
+    """The first two of these places, in order, that are the same to a query, or to a key, and must not be.
+
+    Neighbours may be alike on purpose, in groups. So two are told apart if there is another between them, or if
+    all that follow are alike and the nearer is less than half as far. A side that never changes is not turned.
+    """
     for keys in (False, True):
         seen = signature(encoding, setting, places, keys=keys)
         alike = (seen[:, None] == seen[None]).all(dim=-1).tril(-1)
-        # Neighbours may be alike on purpose, in groups; a place is another than one half as far.
-        alike &= places[:, None] > 2 * places[None]
+        group = (seen[1:] != seen[:-1]).any(dim=-1).cumsum(0)
+        group = torch.cat((torch.zeros(1), group))
+        last = (group == group[-1]) & (group > 0)
+        alike &= (group[:, None] != group) | (last & (places[:, None] > 2 * places))
         if bool(alike.any()):
             later, earlier = alike.nonzero()[0].tolist()
             said = f"position {{}} is taken for position {int(places[earlier])}" + keys * " by keys"
