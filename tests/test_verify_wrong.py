@@ -194,6 +194,128 @@ class CountsFromTheFirst(Rotary):
         return positions[:, :1] + torch.arange(positions.shape[1])
 
 
+class MovedWhere(Rotary):
+    """Right but for tokens that a test chooses, which it moves."""
+
+    def __init__(self, wrong: Callable[[torch.Tensor], bool], moved=lambda p: p + 1) -> None:
+        super().__init__()
+        self.wrong, self.moved = wrong, moved
+
+    def places(self, positions, x):
+        return self.moved(positions) if self.wrong(x) else positions
+
+
+class CutsWhere(Rotary):
+    """The gradient of keys, where a test says so of queries and keys."""
+
+    def __init__(self, wrong: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def turn(self, x, positions, q, keys=False):
+        return super().turn(x.detach() if keys and self.wrong(q, x) else x, positions, q)
+
+
+class MovedInLongTraining(Rotary):
+    def places(self, positions, x):
+        return positions // 2 if self.training and x.shape[2] > 16 else positions
+
+
+class RowsCountOn(Rotary):
+    """Where positions are left out, row 1 takes every second."""
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        if q_positions is None and q.shape[2] == k.shape[2]:
+            rows = torch.arange(1, len(q) + 1)[:, None]
+            q_positions = k_positions = rows * torch.arange(q.shape[2])
+        return super().rotate(q, k, q_positions, k_positions)
+
+
+class LeftOutIsDoubled(Rotary):
+    """In bfloat16 only."""
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        if q_positions is None and q.dtype == torch.bfloat16:
+            q_positions = k_positions = 2 * torch.arange(q.shape[2])
+        return super().rotate(q, k, q_positions, k_positions)
+
+
+class AnglesByAProduct(Rotary):
+    """Of matrices, which autocast rounds."""
+
+    def turn(self, x, positions, q, keys=False):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        angles = positions[..., None].to(wide) @ self.inv_freq()[None].to(wide)
+        return Rotation(angles.double(), 1.0, "half", 8).apply(x)
+
+
+class KeepsAFactor(Rotary):
+    """Made at the first call, which under inference_mode is of no use to training."""
+
+    kept = None
+
+    def turn(self, x, positions, q, keys=False):
+        if self.kept is None:
+            self.kept = torch.ones(8, dtype=torch.float64)
+        return super().turn(x * self.kept.to(x.dtype), positions, q)
+
+
+class KeepsItsGraph(PositionEncoding):
+    """Rates of learned decay are kept as they were computed, until the parameter changes."""
+
+    kept = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = nn.Parameter(torch.rand(4))
+
+    def __deepcopy__(self, memo):
+        copied = KeepsItsGraph()
+        copied.rates = nn.Parameter(self.rates.detach().clone())
+        return copied.train(self.training)
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        now = (self.rates._version, self.rates.dtype, torch.is_grad_enabled())
+        if self.kept is None or self.kept[0] != now:
+            self.kept = now, self.rates.exp()
+        places = resolve(q, k, q_positions, k_positions)
+        return LinearBias(self.kept[1], places, symmetric=True)
+
+
+class TakesTokensForLength(PositionEncoding):
+    """Where the length is left out."""
+
+    length_dependent = True
+
+    def __init__(self, own: bool = True) -> None:
+        super().__init__()
+        self.own = own
+
+    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+        if lengths is None and self.own:
+            lengths = k.shape[2]
+        scaling = ordinate.scaling.DynamicNTK(factor=4, original_max_position=64)
+        rope = RoPE(8, base=100, scaling=scaling)
+        return rope.rotate(q, k, q_positions, k_positions, lengths=lengths)
+
+
+class ClampsAnswers(Rotary):
+    def turn(self, x, positions, q, keys=False):
+        return super().turn(x, positions, q).clamp(-30, 30)
+
+
+class SetsTheProcess(Rotary):
+    """To what a test says."""
+
+    def __init__(self, changed: Callable[[], object]) -> None:
+        super().__init__()
+        self.changed = changed
+
+    def places(self, positions, x):
+        self.changed()
+        return positions
+
+
 class OnlyInDtype(Rotary):
     def __init__(self, dtype: torch.dtype, keys: bool = False) -> None:
         super().__init__()
@@ -241,9 +363,13 @@ class KeepsAnglesOfATensor(Rotary):
 class HeadsInReverse(Rotary):
     """Key heads come back in another order where they are fewer."""
 
+    def __init__(self, dtypes=(torch.float64, torch.float32, torch.bfloat16)) -> None:
+        super().__init__()
+        self.dtypes = dtypes
+
     def turn(self, x, positions, q, keys=False):
         turned = super().turn(x, positions, q)
-        return turned.flip(1) if x.shape[1] < q.shape[1] else turned
+        return turned.flip(1) if x.shape[1] < q.shape[1] and x.dtype in self.dtypes else turned
 
 
 class RefusesOddBatches(Rotary):
@@ -432,6 +558,13 @@ class SumOfAxes(TwoAxes):
         return super().turn(x, positions.sum(0) if positions.dim() == 3 else positions, axis)
 
 
+class OneNumberIsAnotherPlace(TwoAxes):
+    """Where one number stands for all coordinates, it is three times as far."""
+
+    def turn(self, x, positions, axis):
+        return super().turn(x, positions if positions.dim() == 3 else 3 * positions, axis)
+
+
 class ColumnsEndAt200(TwoAxes):
     def turn(self, x, positions, axis):
         if positions.dim() == 3:
@@ -462,6 +595,15 @@ class CodesOfShuffledRows(Codes):
     def embed(self, x, positions=None):
         added = super().embed(x, positions) - x
         return x + added.roll(1, 0)
+
+
+class RowsOfCodesCountOn(Codes):
+    """Where positions are left out, row 1 begins where row 0 ends."""
+
+    def embed(self, x, positions=None):
+        if positions is None:
+            positions = torch.arange(len(x) * x.shape[1]).view(len(x), -1)
+        return super().embed(x, positions)
 
 
 class Learned(PositionEncoding):
@@ -556,6 +698,27 @@ class CutSlope(Line):
         return LinearBias(self.slopes.detach(), Places.at(queries, keys), symmetric=True)
 
 
+class CutSlopeWhere(Line):
+    """A test says so of the queries."""
+
+    def __init__(self, wrong: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def line(self, q, k, queries, keys):
+        slopes = self.slopes.detach() if self.wrong(q) else self.slopes
+        return LinearBias(slopes, Places.at(queries, keys), symmetric=True)
+
+
+class SteeperWhereLeftOut(Line):
+    """In batches."""
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        steeper = 2 if q_positions is None and len(q) > 1 else 1
+        places = resolve(q, k, q_positions, k_positions)
+        return LinearBias(steeper * self.slopes, places, symmetric=True)
+
+
 class CutSlopeOfTheLastHead(Line):
     def line(self, q, k, queries, keys):
         slopes = torch.cat((self.slopes[:3], self.slopes[3:].detach()))
@@ -617,6 +780,18 @@ class BlocksOfAnotherPlace(PositionEncoding):
         places = resolve(q, k, q_positions, k_positions)
         table = -torch.arange(6001).log1p().to(torch.float64).expand(4, -1)
         return WrongBlocks(table, places, lo=-3000)
+
+
+class NoScoreMod(LinearBias):
+    """To FlexAttention it adds nothing."""
+
+    def _lookup(self):
+        return lambda b, h, q, k: 0 * q
+
+
+class NothingForFlexAttention(Line):
+    def line(self, q, k, queries, keys):
+        return NoScoreMod(self.slopes, Places.at(queries, keys), symmetric=True)
 
 
 class WrongPullback(LinearBias):
@@ -765,6 +940,46 @@ OTHERS = [
     ("two axes, their sum is read", "uniqueness", SumOfAxes),
     ("two axes, columns end at 200", "uniqueness", ColumnsEndAt200),
     ("long rows of queries written on", "inputs untouched", WritesOnLongQueries),
+    ("row 0's positions for all rows, in float32", "low precision",
+     lambda: MovedWhere(lambda x: x.dtype == torch.float32, lambda p: p[:1])),
+    ("row 0's positions for all rows, in bfloat16", "low precision",
+     lambda: MovedWhere(lambda x: x.dtype == torch.bfloat16, lambda p: p[:1])),
+    ("key heads reversed where they are fewer, in bfloat16", "low precision",
+     lambda: HeadsInReverse([torch.bfloat16])),
+    ("rows beyond 1,000 off in bfloat16", "low precision",
+     lambda: MovedWhere(lambda x: x.dtype == torch.bfloat16 and x.shape[2] > 1000)),
+    ("tokens as projections leave them off in float32", "low precision",
+     lambda: MovedWhere(lambda x: x.dtype == torch.float32 and not x.is_contiguous())),
+    ("positions left out are doubled in bfloat16", "low precision", LeftOutIsDoubled),
+    ("angles that autocast rounds", "low precision", AnglesByAProduct),
+    ("positions left out, row 1 takes every second", "rows apart", RowsCountOn),
+    ("positions left out, codes of row 1 go on", "rows apart", RowsOfCodesCountOn),
+    ("positions left out, a bias is doubled in batches", "rows apart", SteeperWhereLeftOut),
+    ("length left out is the number of tokens", "rows apart", TakesTokensForLength),
+    ("two axes, one number is another place", "rows apart", OneNumberIsAnotherPlace),
+    ("nothing for FlexAttention", "rows apart", NothingForFlexAttention),
+    ("gradient of keys cut beyond 16 tokens", "gradients", lambda: CutsWhere(lambda q, k: k.shape[2] > 16)),
+    ("gradient of keys cut in float32", "gradients",
+     lambda: CutsWhere(lambda q, k: k.dtype == torch.float32)),
+    ("gradient of keys cut where heads are fewer", "gradients",
+     lambda: CutsWhere(lambda q, k: k.shape[1] < q.shape[1])),
+    ("slopes cut from their gradient beyond 16 tokens", "gradients",
+     lambda: CutSlopeWhere(lambda q: q.shape[2] > 16)),
+    ("slopes cut from their gradient in float32", "gradients",
+     lambda: CutSlopeWhere(lambda q: q.dtype == torch.float32)),
+    ("other positions in training beyond 16 tokens", "gradients", MovedInLongTraining),
+    ("other positions under inference_mode", "gradients",
+     lambda: MovedWhere(lambda x: torch.is_inference_mode_enabled())),
+    ("a factor made under inference_mode", "gradients", KeepsAFactor),
+    ("rates kept with their graph", "gradients", KeepsItsGraph),
+    ("large answers are clamped", "norm preservation", ClampsAnswers),
+    ("leaves gradients on", "inputs untouched", lambda: SetsTheProcess(lambda: torch.set_grad_enabled(True))),
+    ("leaves gradients off", "inputs untouched",
+     lambda: SetsTheProcess(lambda: torch.set_grad_enabled(False))),
+    ("sets the default dtype", "inputs untouched",
+     lambda: SetsTheProcess(lambda: torch.set_default_dtype(torch.float64))),
+    ("asks for deterministic algorithms", "inputs untouched",
+     lambda: SetsTheProcess(lambda: torch.use_deterministic_algorithms(True))),
     ("one of two in a combination", "rows apart", lambda: Combined(RoPE(8), LineOfTheFirstRow())),
 ]  # fmt: skip
 
@@ -801,6 +1016,13 @@ class Ungrouped(LearnsFrequencies):
         if q.shape[1] != k.shape[1]:
             raise ValueError(f"k must have the {q.shape[1]} heads of q, got {k.shape[1]}")
         return super().rotate(q, k, q_positions, k_positions)
+
+
+class UngroupedBias(Line):
+    def line(self, q, k, queries, keys):
+        if q.shape[1] != k.shape[1]:
+            raise ValueError(f"k must have the {q.shape[1]} heads of q, got {k.shape[1]}")
+        return super().line(q, k, queries, keys)
 
 
 class DrawsInTraining(Line):
@@ -854,7 +1076,9 @@ class ComplexTable(Rotary):
 
     def __init__(self, dtype: torch.dtype = torch.complex64, learned: bool = False) -> None:
         super().__init__()
-        self.claims = frozenset() if dtype == torch.complex64 or learned else frozenset(ROTARY - {"wavelengths"})
+        self.claims = (
+            frozenset() if dtype == torch.complex64 or learned else frozenset(ROTARY - {"wavelengths"})
+        )
         angles = torch.arange(4096)[:, None] * self.inv_freq()
         turns = torch.polar(torch.ones_like(angles), angles).to(dtype)
         if learned:
@@ -881,6 +1105,7 @@ RIGHT = {
     "no attribute and eight heads": lambda: _rate(8),
     "turns in complex64": ComplexTable, "turns in complex128": lambda: ComplexTable(torch.complex128),
     "complex numbers that learn": lambda: ComplexTable(learned=True),
+    "lengths left out": lambda: TakesTokensForLength(own=False), "no grouped queries of a bias": UngroupedBias,
     "groups of four": GroupsOfFour, "queries by log n": ScaledQueries,
     "keys by log n": lambda: ScaledQueries(keys=True), "a window": Window,
     "one position": lambda: ordinate.Learned(1, 32),
@@ -900,6 +1125,14 @@ def test_complex_numbers_are_measured_whole_and_a_cast_that_would_halve_them_is_
     report = ordinate.verify(ComplexTable(), properties=["norm", "low"], **SIZES)
     assert report["norm preservation"].value < 1e-6
     assert "; .to(dtype) would drop imaginary parts" in report["low precision"].figure
+
+
+def test_what_an_encoding_does_to_the_process_is_undone():
+    before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    report = ordinate.verify(SetsTheProcess(lambda: torch.set_default_dtype(torch.float64)), **SIZES)
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == before
+    assert [result.name for result in report.failures] == ["inputs untouched"]
+    assert "the process's default dtype" in report["inputs untouched"].figure
 
 
 class ReturnsAMatrix(PositionEncoding):
@@ -949,4 +1182,5 @@ def test_a_report_says_what_was_not_tried():
     assert "a change at the hundredth call or later" in report.not_tried == NOT_TRIED
     assert "Measured on samples. Not tried: rows of more than 4,096 tokens" in str(report)
     assert "most positions and distances beyond 4,096" in report.not_tried
+    assert "queries and keys of two dtypes" in report.not_tried
     assert report.to_dict()["not_tried"] == list(NOT_TRIED)

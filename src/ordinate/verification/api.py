@@ -11,6 +11,7 @@ import torch
 from ..checks import nearest, short
 from ..encoding import Combined, PositionEncoding
 from ..memory import is_out_of_memory
+from . import process
 from .observe import cast
 from .properties import PROPERTIES, Property, claims_of
 from .report import NotApplicable, Status, VerifyReport, VerifyResult
@@ -69,10 +70,11 @@ def verify(
         torch.manual_seed(seed)
         subject = _in_float64(encoding)
         with torch.no_grad():
-            setting, answers = found_sizes(
-                subject, d_model=d_model, num_heads=num_heads, head_dim=head_dim,
-                train_length=train_length, seed=seed,
-            )  # fmt: skip
+            with process.kept():
+                setting, answers = found_sizes(
+                    subject, d_model=d_model, num_heads=num_heads, head_dim=head_dim,
+                    train_length=train_length, seed=seed,
+                )  # fmt: skip
             results = tuple(_judge(item, subject, setting, claims) for item in chosen)
     return VerifyReport(name or _name(encoding), setting, results, answers)
 
@@ -112,7 +114,8 @@ def _judge(
 ) -> VerifyResult:
     try:
         # Each measurement has a copy of its own, as nothing was asked of yet: the first call may leave traces.
-        measured = item.measure(copy.deepcopy(encoding), setting)
+        with process.kept():
+            measured = item.measure(copy.deepcopy(encoding), setting)
     except NotApplicable as reason:
         status = Status.FAILS if item.name in claims else Status.NOT_APPLICABLE
         return VerifyResult(item.name, status, None, None, "", str(reason))

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..attending.api import attention
 from ..bias.types import Bias, parts_of
 from ..encoding import PositionEncoding
-from .observe import HOOKS, bias_of, dense_bias, hooks_of
+from .observe import HOOKS, bias_by_pairs, bias_of, dense_bias, hooks_of
 from .report import BrokenAnswer
 from .setting import Setting
 
@@ -85,12 +85,14 @@ class Call:
         *,
         kv_heads: int | None = None,
         lengths: int | None = None,
+        signs: bool = False,
     ) -> Call:
         """Rows of a few dozen random tokens over and over: long ones take no time to draw."""
         places = {"q_positions": q_positions, "k_positions": k_positions}
         some = cls.at(
-            setting, q_positions[..., :37], k_positions[..., :37], kv_heads=kv_heads, lengths=lengths
-        )
+            setting, q_positions[..., :37], k_positions[..., :37], kv_heads=kv_heads, lengths=lengths,
+            signs=signs,
+        )  # fmt: skip
         queries, keys = (torch.arange(at.shape[-1]) % 37 for at in places.values())
         return replace(some.part(queries=queries, keys=keys), **places)
 
@@ -109,6 +111,11 @@ class Call:
         """The same tokens in another dtype; positions stay integers."""
         tokens = {name: getattr(self, name).to(dtype) for name in ("x", "q", "k", "v")}
         return replace(self, **tokens)
+
+    def as_projected(self) -> Call:
+        """The same tokens as projections leave them in memory, heads inside tokens."""
+        tokens = {name: getattr(self, name).transpose(1, 2).contiguous() for name in ("x", "q", "k")}
+        return replace(self, **{name: token.transpose(1, 2) for name, token in tokens.items()})
 
     def tensors(self) -> list[Tensor]:
         """All tensors passed to the hooks."""
@@ -137,35 +144,48 @@ class Call:
         hooks: Collection[str] = HOOKS,
         *,
         attend: bool = False,
+        left_out: bool = False,
     ) -> dict[str, Tensor]:
         """What the encoding makes of these tokens, by the name of the answer.
 
         Args:
             hooks: Those to ask, of those it has.
             attend: Also what attention answers, where rotation or bias act.
+            left_out: Pass no positions, which must be those of tokens in order.
         """
         hooks = hooks_of(encoding).intersection(hooks)
+        at_q, at_k = (None, None) if left_out else (self.q_positions, self.k_positions)
         answers = {}
         if "embed" in hooks:
-            answers["embed"] = _shaped("embed", encoding.embed(self.x.clone(), self.k_positions), self.x)
+            answers["embed"] = _shaped("embed", encoding.embed(self.x.clone(), at_k), self.x)
         if "rotate" in hooks:
-            turned = encoding.rotate(
-                self.q.clone(), self.k.clone(), self.q_positions, self.k_positions, lengths=self.lengths
-            )
+            turned = encoding.rotate(self.q.clone(), self.k.clone(), at_q, at_k, lengths=self.lengths)
             for name, out, given in zip(("q", "k"), turned, (self.q, self.k), strict=True):
                 answers[name] = _shaped(f"rotate's {name}", out, given)
         if "bias" in hooks:
-            bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)
+            bias = bias_of(encoding, self.q, self.k, at_q, at_k, x=self.x)
             answers["bias"] = self._dense(bias, encoding, setting)
         if attend and hooks & {"rotate", "bias"}:
             causal = "bias" in hooks and bias is not None and bias.causal_only
             attended = attention(
-                self.q, self.k, self.v, encoding, causal=causal, q_positions=self.q_positions,
-                k_positions=self.k_positions, lengths=self.lengths, x=self.x,
+                self.q, self.k, self.v, encoding, causal=causal, q_positions=at_q, k_positions=at_k,
+                lengths=self.lengths, x=self.x,
             )  # fmt: skip
             assert isinstance(attended, Tensor)
             answers["attention"] = attended
         return answers
+
+    def pairs(self, encoding: PositionEncoding, setting: Setting) -> dict[str, Tensor]:
+        """The bias as FlexAttention asks for it, one number for a query and a key; {} if it has no such form."""
+        if "bias" not in hooks_of(encoding):
+            return {}
+        bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)
+        shape = (*self.q.shape[:3], self.k.shape[2])
+        try:
+            found = bias_by_pairs(bias, encoding, setting, shape)
+        except NotImplementedError:
+            return {}
+        return {"bias": found}
 
     def _dense(self, bias: Bias | None, encoding: PositionEncoding, setting: Setting) -> Tensor:
         wide = torch.float64 if self.q.dtype == torch.float64 else torch.float32

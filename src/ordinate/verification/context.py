@@ -29,11 +29,10 @@ from .observe import (
     need_any,
 )
 from .report import Measurement, NotApplicable
-from .setting import COUNT, Setting
+from .setting import COUNT, MANY, Setting
 
 _DIFFER = "answers differ by {}"
 _ODD = 3001  # a length of no other call
-_MANY = 1100  # tokens of a long row, here among gaps and in batches
 
 
 def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
@@ -41,15 +40,15 @@ def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
     Queries and keys stand at different positions, are few or many, as many or not, and lie in memory as
     projections leave them, heads inside tokens. Alone, positions have no batch and are integers of 32 bits.
+    Positions and lengths that are left out are those the architecture says, and a bias is the same pair by pair.
     """
     need_any(encoding)
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
     heads = key_heads(encoding, setting)
-    for rows, q_len, k_len in ((2, 1, _MANY), (2, 70, 70), (9, 1, 5), (2, 4, 9), (3, 9, 4), (3, 9, 9)):
+    for rows, q_len, k_len in ((2, 1, MANY), (2, 70, 70), (9, 1, 5), (2, 4, 9), (3, 9, 4), (3, 9, 9)):
         at_q, at_k = (setting.scattered(rows, n, axes, stream) for n, stream in ((q_len, 6), (k_len, 7)))
-        batch = Call.repeating(setting, at_q, at_k, kv_heads=heads if k_len == _MANY else None)
-        turned = {name: _transposed_in_memory(getattr(batch, name)) for name in ("x", "q", "k")}
-        batch = replace(batch, **turned)
+        batch = Call.repeating(setting, at_q, at_k, kv_heads=heads if k_len == MANY else None)
+        batch = batch.as_projected()
         off = max(off, _alone(encoding, setting, batch, causal))
         # One row of positions for all rows, and the same repeated.
         at_q, at_k = at_q[..., :1, :], at_k[..., :1, :]
@@ -58,10 +57,33 @@ def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
         repeated = replace(batch, q_positions=at_q.expand(sizes), k_positions=at_k.expand(sizes))
         once, again = (call.answers(copy.deepcopy(encoding), setting) for call in (shared, repeated))
         off = max(off, shared.difference(once, again, causal))
+        if q_len <= k_len <= setting.within(9):
+            off = max(off, _left_out(encoding, setting, batch, causal))
+    pairs = batch.pairs(copy.deepcopy(encoding), setting)
+    off = max(off, batch.difference(batch.answers(copy.deepcopy(encoding), setting), pairs, causal))
     if encoding.length_dependent:
         lengths = torch.tensor([1, 2, 3]) * setting.train_length
         off = max(off, _alone(encoding, setting, replace(batch, lengths=lengths), causal))
+        # Left out, the length is the row's largest position + 1.
+        own = replace(batch, q_positions=batch.k_positions)
+        most = own.k_positions.reshape(axes, len(batch.x), -1).amax(dim=(0, 2)) + 1
+        told, untold = (
+            call.answers(copy.deepcopy(encoding), setting) for call in (replace(own, lengths=most), own)
+        )
+        off = max(off, own.difference(untold, told, causal))
     return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
+
+
+def _left_out(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bool) -> float:
+    """How far the answers of tokens in order are from those of the same without positions."""
+    axes, run = axes_of(encoding), torch.arange(batch.k.shape[2])[None]
+    run = run.expand(axes, 1, -1) if axes > 1 else run
+    counted = replace(batch, q_positions=run[..., -batch.q.shape[2] :], k_positions=run)
+    given, without = (
+        counted.answers(copy.deepcopy(encoding), setting, attend=True, left_out=left_out)
+        for left_out in (False, True)
+    )
+    return counted.difference(without, given, causal)
 
 
 def _alone(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bool) -> float:
@@ -80,10 +102,6 @@ def _alone(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bo
     return off
 
 
-def _transposed_in_memory(x: Tensor) -> Tensor:
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
 def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Tokens of a run, and few or many scattered in no order, are answered as in calls of two keys and one query.
 
@@ -97,7 +115,7 @@ def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
     run = run.expand(axes, 1, -1) if axes > 1 else run
     few, many = (
         [setting.scattered(1, n, axes, stream) for n, stream in sizes]
-        for sizes in (((24, 6), (24, 7)), ((70, 6), (_MANY, 7)))
+        for sizes in (((24, 6), (24, 7)), ((70, 6), (MANY, 7)))
     )
     for at_q, at_k in ((run, run), few, many):
         heads = key_heads(encoding, setting) if at_k is many[1] else None

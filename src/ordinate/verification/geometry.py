@@ -148,7 +148,11 @@ def norm_preservation(encoding: PositionEncoding, setting: Setting) -> Measureme
     near = torch.arange(min(256, last))
     x = setting.random(setting.num_heads, setting.head_dim)
     positions = torch.cat((near, last - 1 - near, setting.octaves(last)))
-    sides = [turned(encoding, setting, positions, x, keys=keys) for keys in (False, True)]
+    sides = [
+        turned(encoding, setting, positions, x * size, keys=keys) / size
+        for keys in (False, True)
+        for size in (1, 2**12)  # of which a bound on the answers would be seen
+    ]
     ratios = torch.stack(sides).unflatten(-1, x.shape).norm(dim=-1) / x.norm(dim=-1)
     change = float((ratios - 1).abs().amax())
     sentence = "lengths change by {}"

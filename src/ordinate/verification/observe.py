@@ -79,19 +79,28 @@ def bias_of(
     return bias
 
 
-def key_heads(encoding: PositionEncoding, setting: Setting) -> int:
-    """1 if its rotation takes grouped queries, which saves work on long rows; else as many as query heads."""
+def key_heads(encoding: PositionEncoding, setting: Setting, count: int = 1) -> int:
+    """``count`` if it takes as few, of which 1 saves work on long rows; else as many as query heads."""
     q, k = (
         setting.signs(1, setting.num_heads, 1, setting.head_dim),
-        setting.signs(1, 1, 1, setting.head_dim),
+        setting.signs(1, count, 1, setting.head_dim),
     )
     here = torch.zeros(1, 1, dtype=torch.int64)
     try:
         lengths = fixed_length(encoding, setting)
-        _, turned = copy.deepcopy(encoding).rotate(q, k.clone(), here, here, lengths=lengths)
+        some, x = copy.deepcopy(encoding), setting.signs(1, 1, setting.d_model)
+        _, turned = some.rotate(q, k.clone(), here, here, lengths=lengths)
+        some.bias(q, k, here, here, x=x)
     except Exception:  # which property it fails is for that property to say
         return setting.num_heads
-    return 1 if turned.shape == k.shape else setting.num_heads
+    return count if turned.shape == k.shape else setting.num_heads
+
+
+def few_heads(encoding: PositionEncoding, setting: Setting) -> int:
+    """The fewest key heads that have an order, if it takes grouped queries; else as many as query heads."""
+    heads = setting.num_heads
+    fewest = next((count for count in range(2, heads) if heads % count == 0), 1)
+    return key_heads(encoding, setting, fewest)
 
 
 def need(hook: str, encoding: PositionEncoding) -> None:
@@ -232,6 +241,18 @@ def dense_bias(
     for part in parts_of(bias):
         total = total + scaled_dense(part, scale, dtype)
     return total
+
+
+def bias_by_pairs(
+    bias: Bias | None, encoding: PositionEncoding, setting: Setting, shape: tuple[int, int, int, int]
+) -> Float[Tensor, "batch heads q k"]:
+    """The same by ``score_mod``, which FlexAttention calls for one pair at a time."""
+    scores = torch.zeros(shape, dtype=torch.float64)
+    indices = torch.meshgrid(*map(torch.arange, shape), indexing="ij")
+    for part in parts_of(bias):
+        scale = (_scale(encoding, setting),) if part.scaled else ()
+        scores = part.score_mod(*scale)(scores, *indices)
+    return scores
 
 
 def _heads(

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..attending.layer import MultiHeadAttention
 from ..encoding import PositionEncoding
 from ..positions import grid
+from . import process
 from .calls import Call
 from .observe import (
     acting_parts,
@@ -238,9 +239,10 @@ def _count_different(some: list[Tensor], others: list[Tensor]) -> int:
 
 
 def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Nothing the caller passes is written to, nor is a parameter or the state of the random numbers."""
+    """Nothing the caller passes is written to, nor a parameter, the state of the random numbers or of the process."""
     need_any(encoding)
     near, changed = torch.arange(setting.within(300))[None], 0
+    notes: list[str] = []
     rows = (setting.scattered(2, n, axes_of(encoding), n) for n in (5, 7))
     lengths = fixed_length(encoding, setting)
     calls = [
@@ -253,9 +255,15 @@ def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measuremen
         for call in (call.to(dtype).copied() for call in calls):
             given, drawn = [*call.tensors(), *some.parameters()], torch.get_rng_state()
             kept = [tensor.clone() for tensor in given]
-            call.outputs(some)
+            with torch.set_grad_enabled(dtype == torch.float32):  # what is set must be seen to differ
+                before = process.state()
+                call.outputs(some)
+                after = process.state()
+            notes += [name for name in before if before[name] != after[name] and name not in notes]
             changed += _count_different([*given, torch.get_rng_state()], [*kept, drawn])
-    return Measurement(changed == 0, changed, "values", "{} values of the inputs change")
+    said = [f"the process's {name} changes" for name in notes]
+    sentence = "; ".join(["{} values of the inputs change", *said])
+    return Measurement(changed == 0 and not notes, changed, "values", sentence)
 
 
 def make_layer(

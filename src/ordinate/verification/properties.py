@@ -33,7 +33,7 @@ _ALL = (
     Property("uniqueness", "uniq", "no two positions look alike", order.uniqueness),
     Property("determinism", "same", "the same call gives the same bits, whatever came before",
              order.determinism, required=True),
-    Property("inputs untouched", "pure", "no tensor passed in is written to",
+    Property("inputs untouched", "pure", "no tensor passed in is written to, nor the process changed",
              order.inputs_untouched, required=True),
     Property("boundedness", "bound", "every entry of a code lies in [-1, 1]", geometry.boundedness),
     Property("shift invariance", "shift", "moving all tokens together changes no score",

@@ -19,11 +19,19 @@ NOT_TRIED = (
     "other numbers of heads or channels",
     "most numbers of rows and tokens",
     "most dtypes of positions",
+    "most combinations of dtypes, rows, lengths and key heads",
+    "queries and keys of two dtypes",
+    "large tokens, but by rotations that claim norm preservation",
+    "gradients below float32 or in rows of more than 33 tokens",
+    "autocast to other dtypes than bfloat16",
     "a change at the hundredth call or later",
     "what other instances leave behind",
+    "most of the state of the process",
+    "several threads",
     "devices other than the CPU",
     "compilers",
     "second derivatives",
+    "forward-mode gradients and torch.func",
 )
 
 

@@ -16,10 +16,12 @@ from ..encoding import PositionEncoding
 from ..scaling import frequencies
 from .calls import ONE_ANSWER, Call
 from .observe import (
+    HOOKS,
     axes_of,
     bias_by_distance,
     cast,
     causal_only,
+    few_heads,
     fixed_length,
     hooks_of,
     key_heads,
@@ -29,7 +31,7 @@ from .observe import (
 )
 from .order import ROUNDING, attend, make_layer, relative_difference
 from .report import Measurement
-from .setting import Setting
+from .setting import MANY, Setting
 from .spectrum import declared_frequencies
 
 
@@ -139,31 +141,37 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
     Rounding is a few units in the last place of the dtype, and what float32 loses of an angle, which is in
     proportion to the position. It says little of exactness; it finds what another dtype computes otherwise.
+    Asked are two rows of positions far apart, and two long ones whose positions are left out, with fewer key
+    heads; under autocast, which rounds the factors of products, the first alone.
     """
     need_any(encoding)
-    places = setting.octaves(2**17)[None]
-    call = Call.at(setting, places, places.flip(-1), lengths=fixed_length(encoding, setting), signs=True)
-    worst, culprit = 0.0, ""
+    calls, worst, culprit = _low_calls(encoding, setting), 0.0, ""
+    far = calls[0][0]
+    truths: list[dict[str, Tensor]] = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         low, exact = _cast(encoding, dtype)
-        answers = call.to(dtype).answers(low, setting)
-        expected = call.answers(exact, setting)
-        for name, answer in answers.items():
-            if (
-                name != "bias" and answer.dtype != dtype
-            ):  # the values, or the next layer, will not fit it
-                said = f"{name} comes back in {str(answer.dtype)[6:]} where {str(dtype)[6:]} is given"
-                return Measurement(False, math.inf, "budgets", said)
-            truth = expected[name]
-            units = (8 if name == "bias" else 4) * torch.finfo(dtype).eps * truth.abs().clamp(min=1)
-            angles = {"q": call.q_positions, "k": call.k_positions, "embed": call.k_positions}.get(name)
-            turned_off = 0 if angles is None else angles[0, :, None] * 2.0**-22 * truth.abs().amax()
-            off = ((answer.double() - truth).abs() / (units + turned_off)).nan_to_num(nan=math.inf)
-            # Infinities may agree, or stand for what the dtype cannot hold.
-            alike = (answer == truth) | (answer.isinf() & (truth.abs() > torch.finfo(answer.dtype).max))
-            furthest = float(torch.where(alike, 0, off).amax())
-            if furthest > worst:
-                worst, culprit = furthest, f"{name} in {str(dtype)[6:]}"
+        if not truths or next(exact.parameters(), None) is not None:
+            truths = [call.answers(exact, setting, hooks) for call, hooks in calls]
+        for (call, hooks), truth in zip(calls, truths, strict=True):
+            left_out = call is not far
+            answers = call.to(dtype).answers(low, setting, hooks, left_out=left_out)
+            for name, answer in answers.items():
+                if (
+                    name != "bias" and answer.dtype != dtype
+                ):  # the values, or the next layer, will not fit it
+                    said = (
+                        f"{name} comes back in {str(answer.dtype)[6:]} where {str(dtype)[6:]} is given"
+                    )
+                    return Measurement(False, math.inf, "budgets", said)
+                off = _budgets(call, name, answer, truth[name], dtype)
+                worst, culprit = max((worst, culprit), (off, f"{name} in {str(dtype)[6:]}"))
+        if dtype == torch.float32:
+            with torch.autocast("cpu", torch.bfloat16):
+                answers = far.to(dtype).answers(low, setting)
+            for name, answer in answers.items():
+                # Four times what one rounding may do, for those of products add up.
+                off = _budgets(far, name, answer, truths[0][name], torch.bfloat16) / 4
+                worst, culprit = max((worst, culprit), (off, f"{name} under autocast"))
     sentence = "off by {} of what rounding may do"
     if any(held.is_complex() for held in (*encoding.parameters(), *encoding.buffers())):
         sentence += "; .to(dtype) would drop imaginary parts, .bfloat16() and .half() keep them"
@@ -172,6 +180,32 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
         rounded = any(buffer.is_floating_point() for buffer in encoding.buffers())
         sentence += "; a cast of the module rounds its buffers" if rounded else ""
     return Measurement(worst <= 1, worst, "budgets", sentence)
+
+
+def _low_calls(encoding: PositionEncoding, setting: Setting) -> list[tuple[Call, tuple[str, ...]]]:
+    """Calls of two rows and the hooks to ask, the first at positions that are given, the others in order."""
+    lengths, places = fixed_length(encoding, setting), setting.octaves(2**17)
+    at = torch.stack((places, places.flip(-1)))
+    run = torch.arange(setting.within(MANY)).expand(2, -1)
+    heads = few_heads(encoding, setting)
+    row = Call.repeating(setting, run, run, kv_heads=heads, lengths=lengths, signs=True).as_projected()
+    return [
+        (Call.at(setting, at, at.flip(-1), lengths=lengths, signs=True), HOOKS),
+        (row, HOOKS[:2]),
+        (row.part(queries=slice(-9, None)), HOOKS[2:]),  # a matrix of all queries would take long
+    ]
+
+
+def _budgets(call: Call, name: str, answer: Tensor, truth: Tensor, dtype: torch.dtype) -> float:
+    """The largest error of an answer, in multiples of what rounding in the dtype may do."""
+    units = (8 if name == "bias" else 4) * torch.finfo(dtype).eps * truth.abs().clamp(min=1)
+    if name != "bias":
+        at = (call.q_positions if name == "q" else call.k_positions)[..., None]
+        units = units + (at if name == "embed" else at[:, None]) * 2.0**-22 * truth.abs().amax()
+    off = ((answer.double() - truth).abs() / units).nan_to_num(nan=math.inf)
+    # Infinities may agree, or stand for what the dtype cannot hold.
+    alike = (answer == truth) | (answer.isinf() & (truth.abs() > torch.finfo(answer.dtype).max))
+    return float(torch.where(alike, 0, off).amax())
 
 
 def _cast(encoding: PositionEncoding, dtype: torch.dtype) -> tuple[PositionEncoding, PositionEncoding]:

@@ -14,6 +14,8 @@ from ..memory import check_room
 
 #: How many positions are looked at where all of them must be.
 COUNT = 4096
+#: Tokens of a row that is long where many calls are made.
+MANY = 1100
 #: Where scattered positions end. A bias may make a table as long as they are apart.
 _SPREAD = 2**13
 
