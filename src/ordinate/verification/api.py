@@ -48,7 +48,8 @@ def verify(
             ``max_positions`` or its scaling's ``original_max_position``, else 4096.
 
     Raises:
-        ValueError: An unknown property, asked for or claimed.
+        ValueError: An unknown property, asked for or claimed, or none asked for.
+        TypeError: No encoding, or one that cannot be copied.
         MemoryError: The sizes are too large to measure on this machine.
 
     Example:
