@@ -96,6 +96,33 @@ def test_a_value_that_cannot_be_is_damage_in_every_field_of_the_metrics(folder, 
         assert outcome(folder), name
 
 
+def with_half_a_letter(content: bytes) -> bytes:
+    """As raw bytes, in the last text of the file; Python's JSON takes it."""
+    before, between, after = content.rpartition(b': "')
+    return before + between + b"\xed\xa0\x80" + after
+
+
+def with_a_letter_of_latin_1(content: bytes) -> bytes:
+    return with_half_a_letter(content).replace(b"\xed\xa0\x80", b"\xe9")
+
+
+def in_utf_16(content: bytes) -> bytes:
+    return content.decode().encode("utf-16")
+
+
+@pytest.mark.parametrize("spoiled", [with_half_a_letter, with_a_letter_of_latin_1, in_utf_16])
+@pytest.mark.parametrize("name", FILES[:5])
+def test_a_record_that_is_not_strictly_utf_8_is_refused(folder, name, spoiled):
+    path = folder / name
+    path.write_bytes(spoiled(path.read_bytes()))
+    if name.startswith("runs/") and "result" not in name:
+        sign(folder / "runs/rope-0")
+    said = outcome(folder)
+    assert "'utf-8' codec can't decode byte" in said or "must end with a whole line" in said
+    assert path.name in said
+    assert run(["report", str(folder)]) == (2 if name == "sweep.json" else 0)
+
+
 def as_pipe(path):
     os.mkfifo(path)
 

@@ -1,8 +1,8 @@
 """The one way records are read: whatever a file holds, its content or one sentence about it.
 
 Records may come from another machine, a damaged disk or an upload. So a file must be a regular one and not too
-large, and its JSON must not be nested deeply nor hold a number that arithmetic cannot take. What the values mean is
-checked by those who use them (`soundness`, `RunConfig`, `Sweep`).
+large, its text UTF-8, and its JSON must not be nested deeply nor hold a number that arithmetic cannot take. What the
+values mean is checked by those who use them (`soundness`, `RunConfig`, `Sweep`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def sha256_of(path: Path, largest: int | None = None) -> str:
 def parse(content: bytes, name: str) -> Any:
     """JSON whose numbers and nesting are bounded, and whose text can be written. NaN and infinity pass."""
     try:
-        value = json.loads(content, parse_int=_whole, parse_float=_real)
-        if b"\\u" in content:
+        # Given bytes, json guesses: UTF-16 passes too, and half of a surrogate pair as it is.
+        text = content.decode()
+        value = json.loads(text, parse_int=_whole, parse_float=_real)
+        if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair cannot be
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be JSON, cannot be read: {error!s:.200}") from None
