@@ -26,6 +26,7 @@ from ordinate.lab.records import (
     parse_metrics,
     read_run,
     write_atomically,
+    write_json,
 )
 from ordinate.lab.soundness import check_environments, check_lines, check_result
 from ordinate.lab.sweep import check_memory, check_room, how_many_at_once, plan
@@ -130,6 +131,11 @@ def memory(free: int) -> None:
 CASES = [
     ("a config of other fields", lambda: RunConfig.from_dict({"spec": "rope", "colour": 1}), ValueError, r"config must have the fields of RunConfig, differs in: .*colour"),
     ("text that is not there", lambda: load_corpus(("/no/such/text",)), FileNotFoundError, r"text must be files or folders, got /no/such/text, which is not there"),
+    ("a text of no name", lambda: plan(text=("",)), ValueError, r"text must be files or folders, got ''"),
+    ("a text whose name is not UTF-8", lambda: plan(text=("caf\udce9",)), ValueError, r"text must be named in UTF-8, got '.*caf\\udce9'"),
+    ("text that cannot be read", lambda: load_corpus(("a" * 300,)), ValueError, r"text must be files or folders that can be read, got a{300}: File name too long"),
+    ("a record that could not be read", lambda: write_json(HERE / "x.json", "\udce9"), ValueError, r"x.json must be JSON, cannot be read: 'utf-8' codec can't encode"),
+    ("a record that would be too large", lambda: write_json(HERE / "x.json", "a" * 2**20), ValueError, r"bytes of x.json must be at most 1048576, got 1048579"),
     ("empty text", lambda: load_corpus((file("empty.txt", b""),)), ValueError, r"text must not be empty, got .*empty.txt, which has 0 bytes"),
     ("binary text", lambda: load_corpus((file("binary.bin", b"a\0b"),)), ValueError, r"text must be text, got .*binary.bin, which is binary"),
     ("a folder without text", lambda: load_corpus((str(Path(file("nothing/.hidden", b"x")).parent),)), ValueError, r"text must be files or folders of text, got .*nothing, which holds none"),

@@ -69,6 +69,20 @@ def test_text_that_is_given_twice_counts_once(folder, name):
     )  # a line between files
 
 
+def test_a_file_of_a_folder_may_have_a_name_of_any_bytes(folder):
+    try:
+        (folder / os.fsdecode(b"caf\xe9.txt")).write_text("the text of one more file\n" * 50)
+    except OSError:
+        pytest.skip("this file system takes names of UTF-8 alone")
+    assert load_corpus((str(folder),)).files == 11
+
+
+def test_one_byte_of_text_is_tested_on(tmp_path):
+    (tmp_path / "byte.txt").write_text("x")
+    corpus = load_corpus((str(tmp_path / "byte.txt"),))
+    assert (bytes(corpus.train.numpy()), bytes(corpus.validation.numpy())) == (b"", b"x")
+
+
 def test_one_file_given_twice_is_cut_and_not_tested_on_itself(folder):
     path = folder / "one.txt"
     path.write_text("".join(f"line {number} of one file\n" for number in range(500)))

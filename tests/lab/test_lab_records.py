@@ -25,6 +25,7 @@ from ordinate.lab.records import (
     MetricsFile,
     NoRoom,
     Sweep,
+    parse_metrics,
     read_json,
     read_run,
     read_runs,
@@ -126,6 +127,22 @@ def test_a_comparison_is_read_back_as_it_was_planned(tmp_path):
     assert [(config.spec, config.seed) for config in sweep.configs()] == [
         ("rope", 0), ("alibi", 0), ("rope", 1), ("alibi", 1),
     ]  # fmt: skip
+
+
+def test_what_is_written_is_what_can_be_read(tmp_path):
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append(kind="train", step=1)
+    for what in ({"name": "half \udce9"}, {"loss": 1e61}, {"step": 10**18}):
+        with pytest.raises(ValueError, match=r"a line of metrics\.jsonl must be JSON, cannot be read"):
+            metrics.append(kind="train", **what)
+        with pytest.raises(ValueError, match=r"config\.json must be JSON, cannot be read"):
+            write_json(tmp_path / "config.json", what)
+    metrics.close()
+    assert list(parse_metrics((tmp_path / "metrics.jsonl").read_bytes())) == metrics.metrics
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    settings = RunConfig("rope", text_source="half \udce9").settings()
+    with pytest.raises(ValueError, match=r"sweep\.json must be JSON, cannot be read"):
+        Sweep(("rope",), (0,), settings)
 
 
 def test_all_runs_of_a_comparison_are_done_and_found(tmp_path):

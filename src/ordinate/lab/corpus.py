@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,24 @@ class Corpus:
         return digest.hexdigest()[:16]
 
 
+def whole_paths(text: Iterable[str]) -> tuple[str, ...]:
+    """Paths as records keep them, the same from any folder.
+
+    Raises:
+        ValueError: One is empty, which would be the current folder, or has a name that no record can hold.
+    """
+    whole = []
+    for given in map(os.fspath, text):
+        if not given:
+            raise ValueError("text must be files or folders, got ''")
+        whole.append(os.path.realpath(os.path.expanduser(given)))
+        try:
+            (given + whole[-1]).encode()
+        except UnicodeEncodeError:  # a byte that is not UTF-8 is half of a surrogate pair to Python
+            raise ValueError(f"text must be named in UTF-8, got {whole[-1]!r}") from None
+    return tuple(whole)
+
+
 @functools.lru_cache(maxsize=2)
 def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
     """Read files and folders, or Python's standard library.
@@ -61,10 +80,20 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
 
     Raises:
         FileNotFoundError: A path is not there.
-        ValueError: A named file is empty or binary, or a folder holds no text.
+        ValueError: A named file is empty or binary, a folder holds no text, or one of them cannot be read.
     """
-    found = list(_named_files(text) if text else _library_files())
-    found.sort(key=lambda file: (hashlib.sha256(file[0].encode()).digest(), file[1]))
+    try:
+        found = list(_named_files(text) if text else _library_files())
+    except OSError as error:
+        if error.filename is None:  # it is a sentence already
+            raise
+        raise ValueError(
+            f"text must be files or folders that can be read, got {error.filename}: {error.strerror}"
+        ) from None
+    # Within a folder a name may be of any bytes.
+    found.sort(
+        key=lambda file: (hashlib.sha256(file[0].encode(errors="surrogatepass")).digest(), file[1])
+    )
     contents = list(dict.fromkeys(content for _, content in found))
     if len(contents) == 1:
         cut = int(len(contents[0]) * (1 - _VALIDATION_SHARE))
@@ -142,4 +171,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _bytes(contents: Sequence[bytes]) -> Tensor:
-    return torch.frombuffer(bytearray(b"\n".join(contents)), dtype=torch.uint8)
+    joined = bytearray(b"\n".join(contents))
+    if not joined:  # nine tenths of one byte, which `torch.frombuffer` does not take
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(joined, dtype=torch.uint8)

@@ -1,8 +1,8 @@
-"""The one way records are read: whatever a file holds, its content or one sentence about it.
+"""The one way records are read, whatever a file holds: its content or one sentence about it.
 
 Records may come from another machine, a damaged disk or an upload. So a file must be a regular one and not too
 large, its text UTF-8, and its JSON must not be nested deeply nor hold a number that arithmetic cannot take. What the
-values mean is checked by those who use them (`soundness`, `RunConfig`, `Sweep`).
+values mean is checked by those who use them (`soundness`, `RunConfig`, `Sweep`). What is written is read first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ LARGEST_JSON, LARGEST_METRICS = 1 << 20, 1 << 28
 #: Squares and sums of losses this large are still finite.
 LARGEST_NUMBER = 1e60
 _MOST_DIGITS = 18  # of a whole number, which then fits into 64 bits
+LARGEST_WHOLE = 10**_MOST_DIGITS - 1
 _DEEPEST = 16
 
 
@@ -62,6 +63,18 @@ def read_json(path: Path) -> Any:
         ValueError: It cannot be read, or is not JSON of plain values.
     """
     return parse(read_bytes(path, LARGEST_JSON), path.name)
+
+
+def as_json(value: Any, name: str, *, indent: int | None = 2, largest: int = LARGEST_JSON) -> bytes:
+    """What a record is to hold, read once before it is written, by the rules it will be read by.
+
+    Raises:
+        ValueError: It could not be read.
+    """
+    content = (json.dumps(value, indent=indent) + "\n").encode()
+    check_at_most(f"bytes of {name}", len(content), largest)
+    parse(content, name)
+    return content
 
 
 def sha256_of(path: Path, largest: int | None = None) -> str:

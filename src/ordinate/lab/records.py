@@ -54,7 +54,6 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -66,7 +65,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .config import RunConfig, distinct, run_names
-from .reading import LARGEST_METRICS, parse, read_bytes, read_json, sha256_of
+from .reading import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
 from .soundness import check_environments, check_lines, check_result
 
 Metric = dict[str, Any]
@@ -106,18 +105,41 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    write_atomically(path, as_json(value, path.name))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One comparison: every arm with every seed, under the same settings."""
+    """One comparison: every arm with every seed, under the same settings.
+
+    Checked whole: everything else is computed from it, and what is planned can be read back from its ``sweep.json``.
+
+    Raises:
+        ValueError, TypeError: It is not that of a comparison, or is of another version.
+    """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     settings: dict[str, Any]
     command: str = ""
     version: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("command", "version"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be text, got {getattr(self, name)!r:.60}")
+        shlex.split(self.command)  # as it is taken apart to be gone on with
+        if len(self.arms) * len(self.seeds) > MOST_RUNS:
+            raise ValueError(
+                f"arms times seeds must be at most {MOST_RUNS} runs, "
+                f"got {len(self.arms)} times {len(self.seeds)}"
+            )
+        if not self.arms or len(distinct(self.arms)) != len(self.arms):
+            raise ValueError(f"arms must be different encodings, got {list(self.arms)!r:.200}")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must be different numbers, got {list(self.seeds)!r:.200}")
+        self.configs()  # whose fields are checked one by one
+        self.to_json()
 
     def configs(self) -> list[RunConfig]:
         """The runs, one seed after the other, so that an early end leaves whole comparisons."""
@@ -135,15 +157,19 @@ class Sweep:
     def _names(self) -> dict[tuple[str, int], str]:
         return run_names(self.arms, self.seeds)
 
-    def save(self, out: Path) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(
-            out / "sweep.json",
+    def to_json(self) -> bytes:
+        """What its ``sweep.json`` holds."""
+        return as_json(
             {
                 "format": self.settings["format"], "version": self.version, "command": self.command,
                 "arms": list(self.arms), "seeds": list(self.seeds), "settings": self.settings,
             },
+            "sweep.json",
         )  # fmt: skip
+
+    def save(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "sweep.json", self.to_json())
 
     @classmethod
     def load(cls, out: Path) -> Sweep:
@@ -165,30 +191,16 @@ class Sweep:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Sweep:
-        """From what is in a ``sweep.json``, checked whole: everything else is computed from it.
+        """From what is in a ``sweep.json``.
 
         Raises:
             ValueError, KeyError, TypeError: It is not that of a comparison, or is of another version.
         """
-        for name in ("command", "version"):
-            if not isinstance(values[name], str):
-                raise ValueError(f"{name} must be text, got {values[name]!r:.60}")
-        shlex.split(values["command"])  # as it is taken apart to be gone on with
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
             values["command"], values["version"],
         )  # fmt: skip
-        if len(sweep.arms) * len(sweep.seeds) > MOST_RUNS:
-            raise ValueError(
-                f"arms times seeds must be at most {MOST_RUNS} runs, "
-                f"got {len(sweep.arms)} times {len(sweep.seeds)}"
-            )
-        if not sweep.arms or len(distinct(sweep.arms)) != len(sweep.arms):
-            raise ValueError(f"arms must be different encodings, got {values['arms']!r:.200}")
-        if not sweep.seeds or len(set(sweep.seeds)) != len(sweep.seeds):
-            raise ValueError(f"seeds must be different numbers, got {values['seeds']!r:.200}")
-        sweep.configs()  # whose fields are checked one by one
-        if values["format"] != values["settings"]["format"]:
+        if values["format"] != sweep.settings["format"]:
             raise ValueError(f"format must be that of its settings, got {values['format']!r:.60}")
         return sweep
 
@@ -226,7 +238,7 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
     Args:
         expected: Its config must be this one, or the record is damaged.
     """
-    if os.path.lexists(directory) and not directory.is_dir():
+    if os.path.lexists(directory) and not os.path.isdir(directory):
         return RunRecord(directory, "damaged", "it must be a folder, got a file or a link to nothing")
     if not os.path.lexists(directory / "result.json"):
         return RunRecord(directory, "unfinished", "it has no result.json")
@@ -339,7 +351,7 @@ class MetricsFile:
         self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
-        line = (json.dumps(metric) + "\n").encode()
+        line = as_json(metric, "a line of metrics.jsonl", indent=None, largest=LARGEST_METRICS)
         left, size = memoryview(line), self._file.tell()
         with _finding_room(self.path):
             try:

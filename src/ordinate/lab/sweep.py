@@ -13,24 +13,34 @@ import torch
 
 import ordinate
 
-from ..checks import check_bool, check_choice, check_number, check_positive_int, nearest
+from ..checks import (
+    check_at_most,
+    check_bool,
+    check_choice,
+    check_number,
+    check_positive_int,
+    check_size,
+    nearest,
+)
 from ..entries import catalog, parse
 from ..memory import free_memory
 from . import words
 from .build import make_encoding, make_model
 from .claim import claim
 from .config import RunConfig, distinct
-from .corpus import load_corpus
+from .corpus import load_corpus, whole_paths
 from .cost import least_training_memory, parameters_of
 from .presets import PRESETS
 from .processes import Processes
 from .progress import Progress
+from .reading import LARGEST_NUMBER, LARGEST_WHOLE
 from .records import NoRoom, Sweep
 from .tasks import TASKS, Language
 from .train import no_observers, train_and_evaluate
 from .workers import PROCESS_BYTES, Observers, run_side_by_side, usable_cores
 
-_MOST_THREADS = 1024
+# The lines of a million steps fit into a ``metrics.jsonl``; other numbers fit into any record.
+_MOST = {"steps": 1_000_000, "threads": 1024}
 
 
 def plan(
@@ -74,8 +84,7 @@ def plan(
     check_config(config, elsewhere=elsewhere)
     if config.task == "language":
         # Whole paths, so that the comparison can be gone on with from any folder.
-        whole = tuple(str(Path(path).expanduser().resolve()) for path in config.text)
-        config = dataclasses.replace(config, text=whole)
+        config = dataclasses.replace(config, text=whole_paths(config.text))
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
         config = dataclasses.replace(config, corpus=corpus.fingerprint, text_source=corpus.describe())
@@ -92,19 +101,18 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     needed = TASKS[config.task].minimum_length
     for length in (config.train_length, *config.lengths):
         name = "train_length" if length == config.train_length else "lengths"
-        check_positive_int(name, length)
+        check_size(name, length, most=LARGEST_WHOLE)
         if length < needed:
             raise ValueError(f"{name} must be at least {needed} for task {config.task!r}, got {length}")
     for name in (
         "steps", "batch", "d_model", "num_layers", "num_heads", "evaluation_tokens", "last_tokens",
         "validate_every", "checkpoint_every", "threads",
     ):  # fmt: skip
-        check_positive_int(name, getattr(config, name))
-    if config.threads > _MOST_THREADS:
-        raise ValueError(f"threads must be at most {_MOST_THREADS}, got {config.threads}")
-    check_positive_int("warmup", config.warmup, minimum=0)
+        check_size(name, getattr(config, name), most=_MOST.get(name, LARGEST_WHOLE))
+    check_size("warmup", config.warmup, minimum=0, most=LARGEST_WHOLE)
     for name in ("learning_rate", "encoding_rate", "clip"):
         check_number(name, getattr(config, name), above=0)
+        check_at_most(name, getattr(config, name), LARGEST_NUMBER)
     check_number("weight_decay", config.weight_decay, at_least=0)
     if config.d_model % config.num_heads:
         raise ValueError(
