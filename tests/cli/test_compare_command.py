@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -146,10 +147,13 @@ def text_files(folder) -> None:
     (folder / "empty.txt").write_bytes(b"")
     (folder / "binary.bin").write_bytes(b"\x7fELF\0\0\0")
     (folder / "short.txt").write_text("too short")
+    (folder / "byte.txt").write_text("x")
     (folder / "hollow").mkdir()
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("mine")
 
+
+LONG = "a" * 300  # no file system takes such a name
 
 MISUSE = [  # arguments, sentence, hint
     (["ropee"], "unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'", "ordinate list"),
@@ -179,6 +183,18 @@ MISUSE = [  # arguments, sentence, hint
     (["--text", "binary.bin"], "--text must be text, got {here}/binary.bin, which is binary", "compare --help"),
     (["--text", "hollow"], "--text must be files or folders of text, got {here}/hollow, which holds none", "compare --help"),
     (["--text", "short.txt"], "--text must have more than 64 bytes for training at the lengths asked for, got 8", "compare --help"),
+    (["--text", "byte.txt"], "--text must have more than 64 bytes for training at the lengths asked for, got 0", "compare --help"),
+    (["--text", ""], "--text must be files or folders, got ''", "compare --help"),
+    (["--text", "hollow", "--text", ""], "--text must be files or folders, got ''", "compare --help"),
+    (["--text", "caf\udce9.txt"], "--text must be named in UTF-8, got '{here}/caf\\udce9.txt'", "compare --help"),
+    (["--text", "~no-such-user/notes"], "--text must be files or folders, got {here}/~no-such-user/notes, which is not there", "compare --help"),
+    (["--text", LONG], "--text must be files or folders that can be read, got {here}/" + LONG + ": File name too long", "compare --help"),
+    (["--out", LONG], f"--out must be a folder that can be written to, got {LONG}: File name too long", "compare --help"),
+    (["--out", "taken/" + LONG], f"--out must be a folder that can be written to, got taken/{LONG}: File name too long", "compare --help"),
+    (["--task", "copy", "--seeds", "20000"], "arms times seeds must be at most 10000 runs, got 7 times 20000", "compare --help"),
+    (["--task", "copy", "--steps", "1000001"], "--steps must be at most 1000000, got 1000001", "compare --help"),
+    (["--task", "copy", "--batch", "1" + "0" * 18], "--batch must be at most 999999999999999999, got 1000000000000000000", "compare --help"),
+    (["--task", "copy", "--learning-rate", "1e61"], "--learning-rate must be at most 1e+60, got 1e+61", "compare --help"),
     (["--workers", "0"], "--workers must be at least 1, got 0", "compare --help"),
     (["--threads", "0"], "--threads must be at least 1, got 0", "compare --help"),
     (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', 'mps', got 'tpu'", "compare --help"),
@@ -207,6 +223,67 @@ def test_misuse_is_one_sentence_and_a_hint_and_nothing_is_written(
     assert last.startswith("hint: ")
     assert hint in last
     assert files(tmp_path) == before
+
+
+def forbid(monkeypatch, folder) -> None:
+    """Nobody may look into a folder; for root, who may, too."""
+    real = os.stat
+
+    def look(path, *arguments, **options):
+        if str(path).startswith(f"{folder}/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("option", ["--out", "--text"])
+def test_a_folder_out_of_reach_is_one_sentence(tmp_path, capsys, monkeypatch, option):
+    forbid(monkeypatch, tmp_path / "private")
+    path = tmp_path / "private" / "mine"
+    assert compare("none", option, path) == 2
+    rule = {"--out": "a folder that can be written to", "--text": "files or folders that can be read"}
+    assert capsys.readouterr().err == (
+        f"{option} must be {rule[option]}, got {path}: Permission denied\n\nhint: ordinate compare --help\n"
+    )
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("lost", ["all of it", "sweep.json"])
+def test_records_that_somebody_removes_before_the_end_are_told_in_a_sentence(
+    tmp_path, capsys, monkeypatch, lost
+):
+    from ordinate.lab import sweep
+
+    real, out = sweep.run_all, tmp_path / "out"
+
+    def run_all(*arguments, **options):
+        real(*arguments, **options)
+        shutil.rmtree(out)
+        if lost != "all of it":
+            out.mkdir()
+            (out / "sweep.json").write_text("{}")
+
+    monkeypatch.setattr(sweep, "run_all", run_all)
+    assert compare("none", *TINY, "--out", out) == 2
+    *_, first, blank, last = capsys.readouterr().err.splitlines()
+    sentence = "{} must hold a comparison, got a folder without sweep.json"
+    if lost == "sweep.json":
+        sentence = "{}/sweep.json must be that of a comparison, cannot be read: KeyError"
+    assert first.startswith(sentence.format(out))
+    assert (blank, last) == ("", "hint: ordinate compare --help")
+
+
+@pytest.mark.plain
+def test_a_comparison_is_not_made_larger_than_it_could_be_read(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare("none", *TINY, "--out", out) == 0
+    before = (out / "sweep.json").read_bytes()
+    assert compare("--resume", "--seeds", 10_001, "--out", out) == 2
+    sentence = "arms times seeds must be at most 10000 runs, got 1 times 10001"
+    assert sentence in capsys.readouterr().err
+    assert (out / "sweep.json").read_bytes() == before
 
 
 @pytest.mark.plain

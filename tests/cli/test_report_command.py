@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 
 import pytest
@@ -114,6 +116,44 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path, capsys):
     err = capsys.readouterr().err
     assert "got " + str(tmp_path / "file") + ", which is no folder" in err
     assert "hint: ordinate compare --out runs/demo makes one" in err
+
+
+@pytest.mark.plain
+def test_a_folder_out_of_reach_is_one_sentence(tmp_path, capsys, monkeypatch):
+    long = tmp_path / ("a" * 300)
+    assert run(["report", str(long)]) == 2
+    hint = "hint: ordinate compare --out runs/demo makes one"
+    said = f"DIR must be the folder of a comparison, got {long}: File name too long\n\n{hint}\n"
+    assert capsys.readouterr().err == said
+    real = os.stat
+
+    def look(path, *arguments, **options):
+        if str(path).startswith(f"{tmp_path}/private/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    assert run(["report", str(tmp_path / "private" / "mine")]) == 2
+    assert "private/mine: Permission denied\n" in capsys.readouterr().err
+
+
+@pytest.mark.plain
+def test_runs_that_nobody_may_look_at_are_left_out(folder, capsys, monkeypatch):
+    (folder / "runs" / "mine").symlink_to(folder / ("a" * 300))
+    (folder / "runs" / "rope-1").rename(folder / "elsewhere")
+    (folder / "runs" / "rope-1").symlink_to(folder / ("a" * 300))
+    assert run(["report", str(folder)]) == 0
+    assert "left out: rope-1 is damaged: it must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.plain
+def test_a_foreign_folder_of_any_bytes_is_named(folder, capsys):
+    try:
+        os.mkdir(os.fsencode(folder / "runs") + b"/d\xe9")
+    except OSError:
+        pytest.skip("this file system takes names of UTF-8 alone")
+    assert run(["report", str(folder)]) == 0
+    assert "left out: d\\xe9 is foreign" in capsys.readouterr().err
 
 
 @pytest.mark.plain

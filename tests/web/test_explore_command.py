@@ -66,9 +66,16 @@ def test_the_examples_of_explore_help_run(capsys, monkeypatch, tmp_path, served)
     assert len(served) == len(examples)
 
 
+LONG = "a" * 300  # no file system takes such a name
+
 MISUSE = [
     ("explore --language fr", "--language must be en or zh, got 'fr'", "ordinate explore --help"),
     ("explore --port 99999", "--port must be from 1 to 65535, got 99999", "ordinate explore --help"),
+    (
+        f"explore --runs {LONG}",
+        f"--runs must be a folder, got {LONG}: File name too long",
+        "ordinate explore --help",
+    ),
     ("explore --runs nowhere", "--runs must be a folder, got 'nowhere'", "ordinate explore --help"),
 ]
 

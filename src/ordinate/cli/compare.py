@@ -19,9 +19,10 @@ import typer
 from rich.console import Console
 
 from ..extras import how_to_install
-from .errors import Misuse
+from .errors import Misuse, within_reach
 
 _HELP = "ordinate compare --help"
+_RUNS = Path("runs")  # where comparisons go that are given no folder
 
 _EPILOG = """Examples:
 
@@ -116,20 +117,22 @@ def compare_command(
         "compile": compiled, "deterministic": deterministic, "control": control, "threads": threads,
     }  # fmt: skip
     given = {name: value for name, value in changes.items() if value is not None}
+    rule = "--out must be a folder that can be written to"
     try:
-        _compare(
-            names or [],
-            preset,
-            seeds,
-            given,
-            out,
-            resume,
-            as_json,
-            workers,
-            cluster,
-            tensorboard,
-            report,
-        )
+        with within_reach(rule, out or _RUNS, _HELP):
+            _compare(
+                names or [],
+                preset,
+                seeds,
+                given,
+                out,
+                resume,
+                as_json,
+                workers,
+                cluster,
+                tensorboard,
+                report,
+            )
     except Misuse as misuse:
         if _rank():
             _let_the_first_speak()
@@ -177,11 +180,11 @@ def _compare(
             f"--workers must be left out with --cluster and under torchrun, got {workers}", _HELP
         )
     try:
-        workers = 1 if size > 1 else how_many_at_once(sweep, out or Path("runs"), workers)
+        workers = 1 if size > 1 else how_many_at_once(sweep, out or _RUNS, workers)
     except ValueError as error:
         raise Misuse(_in_options(str(error)), _HELP) from None
     processes = Processes.join(device)
-    out = processes.share(out or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S"))
+    out = processes.share(out or _RUNS / time.strftime("%Y-%m-%d-%H%M%S"))
     assert out is not None
     again = f"ordinate compare --resume --out {shlex.quote(str(out))}"
     progress: Progress
@@ -210,12 +213,6 @@ def _compare(
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"
         raise Misuse(_in_options(str(error)), hint) from None
-    except OSError as error:
-        if error.filename is None:  # not of a file: a lost connection
-            raise
-        raise Misuse(
-            f"--out must be a folder that can be written to, got {out}: {error.strerror}", _HELP
-        ) from None
     except ClusterError as error:
         hint = again if (out / "sweep.json").exists() else "ray start --head, then --cluster auto"
         raise Misuse(_in_options(str(error)), hint) from None
@@ -281,28 +278,32 @@ def _resumed(
         check_positive_int("seeds", 1 if seeds is None else seeds)
         for name, value in given.items():
             _check_as_before(name, value, config, out)
+        count = len(sweep.seeds) if seeds is None else seeds
+        if count < len(sweep.seeds):
+            raise _differs("--seeds", f"at least {len(sweep.seeds)}", out, count)
+        unused = (seed for seed in itertools.count() if seed not in sweep.seeds)
+        more = tuple(itertools.islice(unused, count - len(sweep.seeds)))
+        words = shlex.split(sweep.command)
+        words += arms[len(sweep.arms) :]  # the recorded command should still do all of it again
+        if more:
+            words += ["--seeds", str(count)]
+        return dataclasses.replace(
+            sweep, arms=arms, seeds=(*sweep.seeds, *more), command=shlex.join(words)
+        )
     except (ValueError, TypeError, OSError) as error:
         raise Misuse(_in_options(str(error)), _hint_for(str(error))) from None
-    count = len(sweep.seeds) if seeds is None else seeds
-    if count < len(sweep.seeds):
-        raise _differs("--seeds", f"at least {len(sweep.seeds)}", out, count)
-    unused = (seed for seed in itertools.count() if seed not in sweep.seeds)
-    more = tuple(itertools.islice(unused, count - len(sweep.seeds)))
-    words = shlex.split(sweep.command)
-    words += arms[len(sweep.arms) :]  # the recorded command should still do all of it again
-    if more:
-        words += ["--seeds", str(count)]
-    return dataclasses.replace(sweep, arms=arms, seeds=(*sweep.seeds, *more), command=shlex.join(words))
 
 
 def _check_as_before(name: str, value: Any, config: Any, out: Path) -> None:
     """A setting that is given again must be the one on disk."""
+    from ..lab.corpus import whole_paths
+
     held = getattr(config, name)
     if name == "lengths":
         named = _lengths(value, {"train_length": config.train_length}, "quick")
         value = tuple(sorted({config.train_length, *named}))
     elif name == "text":
-        value = tuple(str(Path(path).expanduser().resolve()) for path in value)
+        value = whole_paths(value)
     if value != held:
         raise _differs(_option(name), held, out, value)
 
@@ -420,7 +421,10 @@ def _present(out: Path, as_json: bool, write: bool, again: str) -> None:
     from ..lab.records import read_runs
     from .report import DIVERGED, make_report, print_report
 
-    _, runs = read_runs(out)
+    try:
+        _, runs = read_runs(out)
+    except (FileNotFoundError, ValueError) as error:  # somebody has changed or removed it meanwhile
+        raise Misuse(str(error), _HELP) from None
     if any(run.state == "finished" for run in runs):
         try:
             report = make_report(out, write=write)

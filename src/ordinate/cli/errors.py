@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 
 class Misuse(Exception):
@@ -12,6 +14,17 @@ class Misuse(Exception):
     def __init__(self, sentence: str, hint: str) -> None:
         super().__init__(sentence)
         self.hint = hint
+
+
+@contextlib.contextmanager
+def within_reach(rule: str, path: Path, hint: str) -> Iterator[None]:
+    """What the system says of files, in a sentence about the option that named their folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # not of a file: a lost connection, or standard output
+            raise
+        raise Misuse(f"{rule}, got {path}: {error.strerror}", hint) from None
 
 
 # What is said of a number that was given, and not of one that came of it.

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from ..extras import how_to_install
-from .errors import Misuse
+from .errors import Misuse, within_reach
 
 _EPILOG = """Examples:
 
@@ -44,8 +44,10 @@ def explore_command(
         raise Misuse(f"--language must be en or zh, got {language!r}", "ordinate explore --help")
     if port is not None and not 1 <= port <= 65535:
         raise Misuse(f"--port must be from 1 to 65535, got {port}", "ordinate explore --help")
-    if runs is not None and not runs.is_dir():
-        raise Misuse(f"--runs must be a folder, got {str(runs)!r}", "ordinate explore --help")
+    if runs is not None:
+        with within_reach("--runs must be a folder", runs, "ordinate explore --help"):
+            if not runs.is_dir():
+                raise Misuse(f"--runs must be a folder, got {str(runs)!r}", "ordinate explore --help")
     from ..web.serve import serve
 
     def tell(address: str) -> None:

@@ -19,7 +19,7 @@ from ..lab.gather import NothingToReport
 from ..lab.report import Report, read_report, write_report
 from ..lab.summary import Arm, Summary
 from ..lab.table import Column
-from .errors import Misuse
+from .errors import Misuse, within_reach
 
 _EPILOG = """Examples:
 
@@ -64,14 +64,15 @@ def report_command(
 
 def make_report(directory: Path, *, write: bool = True) -> Report:
     """Read a comparison's records, and write its report beside them."""
-    if not directory.is_dir():
-        raise Misuse(
-            f"DIR must be the folder of a comparison, got {directory}, "
-            f"which is {'no folder' if directory.exists() else 'not there'}",
-            f"ordinate report {shlex.quote(str(directory.parent))}"
-            if (directory.parent / "sweep.json").is_file()
-            else "ordinate compare --out runs/demo makes one",
-        )
+    hint = "ordinate compare --out runs/demo makes one"
+    with within_reach("DIR must be the folder of a comparison", directory, hint):
+        if not directory.is_dir():
+            if (directory.parent / "sweep.json").is_file():
+                hint = f"ordinate report {shlex.quote(str(directory.parent))}"
+            what = "no folder" if directory.exists() else "not there"
+            raise Misuse(
+                f"DIR must be the folder of a comparison, got {directory}, which is {what}", hint
+            )
     try:
         return write_report(directory) if write else read_report(directory)
     except NothingToReport as nothing:

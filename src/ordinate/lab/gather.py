@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,10 +87,9 @@ def gather(directory: Path) -> Gathered:
         else:
             left_out.append(LeftOut(record.directory.name, record.state, record.reason))
     expected = {record.directory.name for record in records}
-    found = sorted(path.name for path in (directory / "runs").glob("*") if path.is_dir())
     left_out += [
         LeftOut(name, "foreign", "sweep.json names no such run")
-        for name in found
+        for name in _folders(directory / "runs")
         if name not in expected
     ]
     diverged = sum(run.diverged for run in runs)
@@ -100,6 +100,15 @@ def gather(directory: Path) -> Gathered:
             diverged == len(records),
         )
     return Gathered(sweep, tuple(runs), tuple(left_out))
+
+
+def _folders(directory: Path) -> list[str]:
+    """The names of the folders in a folder, as text that can be written whatever their bytes are."""
+    try:
+        names = [name for name in os.listdir(directory) if os.path.isdir(directory / name)]
+    except OSError:  # it is not there, or nobody may look into it
+        return []
+    return sorted(os.fsencode(name).decode(errors="backslashreplace") for name in names)
 
 
 def finite(value: object) -> float | None:
