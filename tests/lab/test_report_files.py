@@ -301,11 +301,21 @@ def test_figures_of_an_earlier_report_do_not_stay_behind(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,))
     write_report(tmp_path)
     (tmp_path / "figures/notes.txt").write_text("mine")
+    (tmp_path / "figures/mine.png").write_text("mine")
     shutil.rmtree(tmp_path / "runs")
     write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=())
     write_report(tmp_path)
     assert not (tmp_path / "figures/extensions.png").exists()
     assert (tmp_path / "figures/notes.txt").exists()
+    assert (tmp_path / "figures/mine.png").read_text() == "mine"
+
+
+def test_pictures_where_no_report_was_are_somebodys_own(tmp_path):
+    write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=())
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/extensions.png").write_text("mine")
+    write_report(tmp_path)
+    assert (tmp_path / "figures/extensions.png").read_text() == "mine"
 
 
 def test_losses_beyond_any_perplexity_are_drawn_without_overflow(tmp_path):

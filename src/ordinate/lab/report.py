@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from .markdown import build_markdown
 from .narrative import Narrative, narrate
 from .page import build_page
 from .pictures import draw
+from .reading import read_bytes
 from .records import write_atomically
 from .summarize import summarize
 from .summary import Summary
@@ -105,12 +107,22 @@ def write_report(directory: str | Path) -> Report:
         **{f"{_FIGURES}/{key}.png": picture for key, picture in pictures.items()},
     }
     (folder / _FIGURES).mkdir(exist_ok=True)
-    for old in (folder / _FIGURES).glob("*.png"):
+    for old in _pictures_of_the_last(folder):
         if old.stem not in pictures:
-            old.unlink()  # of an earlier report, with figures this one has no numbers for
+            old.unlink()  # this report has no numbers for it
     for name, content in contents.items():
         write_atomically(folder / name, content)
     return Report(summary, narrative, tuple(folder / name for name in contents))
+
+
+def _pictures_of_the_last(folder: Path) -> list[Path]:
+    """Those that the report in a folder shows; others there are somebody's own."""
+    try:
+        shown = read_bytes(folder / "report.md")
+    except ValueError:  # there is none
+        return []
+    found = (folder / _FIGURES).glob("*.png")
+    return [path for path in found if os.fsencode(f"({_FIGURES}/{path.name})") in shown]
 
 
 def as_json(report: Report) -> str:
