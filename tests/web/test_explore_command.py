@@ -91,6 +91,17 @@ def test_misuse_of_explore_is_a_sentence_and_a_hint(capsys, served, line, senten
 
 
 @pytest.mark.plain
+@pytest.mark.parametrize("host", ["", "[]", "é..b"])
+def test_a_host_that_names_nothing_is_refused_and_not_listened_at(capsys, host):
+    assert run(["explore", "--no-browser", "--host", host]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"--host must name an address of this machine, got {host!r}",
+        "",
+        "hint: ordinate explore --help",
+    ]
+
+
+@pytest.mark.plain
 def test_without_gradio_one_sentence_says_how_to_get_it(capsys, monkeypatch):
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert run(["explore"]) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ordinate.web import serve
 from ordinate.web.seal import Sealed
 
 OWN = {"host": "127.0.0.1:7860"}
@@ -17,6 +18,7 @@ def ask(
     headers: dict[str, str],
     *,
     host: str = "127.0.0.1",
+    named: str = "",
     method: str = "GET",
     kind: str = "http",
     **options: Any,
@@ -33,7 +35,8 @@ def ask(
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": kind, "method": method, "headers": raw}
     with ThreadPoolExecutor(1) as thread:  # a browser driven by this process leaves its loop running
-        thread.submit(asyncio.run, Sealed(app, host, **options)(scope, None, send)).result()
+        sealed = Sealed(app, host, named or host, **options)
+        thread.submit(asyncio.run, sealed(scope, None, send)).result()
     return sent
 
 
@@ -106,3 +109,22 @@ def test_only_the_named_website_may_show_the_page_in_a_frame():
 def test_an_address_of_this_machine_that_was_named_is_one_of_its_names():
     assert ask({"host": "127.0.0.2:7860"}, host="127.0.0.2")[0]["status"] == 200
     assert ask({"host": "127.0.0.2:7860"})[0]["status"] == 403
+
+
+@pytest.mark.parametrize("named", ["127.1", "2130706433", "0x7f000001", "127.0.0.1", "localhost", "BOX"])
+def test_the_address_that_is_listened_at_decides_and_not_how_it_was_spelled(named):
+    address = "127.0.0.1"
+    if named != "BOX":  # as a machine may be called, and be found at 127.0.0.1
+        with serve.listen(named, None) as listening:
+            assert listening.getsockname()[0] == address
+    assert ask({"host": "evil.example:7860"}, host=address, named=named)[0]["status"] == 403
+    own = {"host": f"{named.lower()}:7860", "origin": f"http://{named.lower()}:7860"}
+    for headers in (OWN, own):
+        assert ask(headers, host=address, named=named, method="POST")[0]["status"] == 200
+
+
+def test_every_address_that_is_listened_at_is_open_to_other_names():
+    for named in ("0", "0.0.0.0"):
+        with serve.listen(named, None) as listening:
+            address = listening.getsockname()[0]
+        assert ask({"host": "box.lan:7860"}, host=address, named=named)[0]["status"] == 200

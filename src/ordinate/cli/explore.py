@@ -62,6 +62,10 @@ def explore_command(
             serve(host=host, port=port, language=language, runs=runs, on_ready=tell)
     except ModuleNotFoundError as error:
         raise Misuse(str(error), how_to_install("web")) from None
+    except ValueError as error:
+        if not str(error).startswith("host "):
+            raise
+        raise Misuse(f"--{error}", "ordinate explore --help") from None
     except OSError as error:
         where = f"{host}:{port}" if port else host
         raise Misuse(

@@ -7,8 +7,8 @@ scripts cannot change.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,15 +35,21 @@ class Sealed:
     """The application, closed to other websites.
 
     Args:
-        host: The address the server listens at. On loopback only requests to a name of this machine are answered.
+        address: What the server's socket is bound to. On loopback only requests to a name of this machine are answered.
+        host: What the user called that address, however it was spelled.
         framed_by: The one website that may show the page in a frame.
     """
 
     def __init__(
-        self, app: Callable[..., Awaitable[None]], host: str, framed_by: str | None = None
+        self,
+        app: Callable[..., Awaitable[None]],
+        address: str,
+        host: str,
+        framed_by: str | None = None,
     ) -> None:
         self.app = app
-        self.names = _LOOPBACK_NAMES | {host.lower()} if is_loopback(host) else None
+        own = {address, host.strip("[]").lower()}
+        self.names = _LOOPBACK_NAMES | own if ip_address(address).is_loopback else None
         policy = POLICY + "; frame-ancestors " + (framed_by or "'none'")
         self.headers = [
             (b"content-security-policy", policy.encode()),
@@ -87,19 +93,6 @@ class Sealed:
         ):
             return "Sec-Fetch-Site must be the page's own, got another website"
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server at this address can be reached from this machine alone.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-        (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _hostname(host: str) -> str | None:

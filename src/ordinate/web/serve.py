@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -63,7 +64,10 @@ def serve(
         page.queue(default_concurrency_limit=4, max_size=64)
         page.state_session_capacity = MAX_SESSIONS
         # Our CORS rule allows no website, and keeps Gradio from adding one that echoes any.
-        closed = [Middleware(Sealed, host=host, framed_by=framed_by), Middleware(CORSMiddleware)]
+        closed = [
+            Middleware(Sealed, address=listening.getsockname()[0], host=host, framed_by=framed_by),
+            Middleware(CORSMiddleware),
+        ]
         app = gr.mount_gradio_app(
             FastAPI(middleware=closed, openapi_url=None), page, path="/", server_name=host,
             server_port=listening.getsockname()[1], ssr_mode=False, pwa=False, mcp_server=False,
@@ -83,14 +87,24 @@ def serve(
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens, at a free port if none is named; OSError where that cannot be."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host.strip("[]"), port or 0), family=family)
+    """A socket that listens, at a free port if none is named; OSError where that cannot be.
+
+    Raises:
+        ValueError: ``host`` names no machine. To a socket, no name at all is every address.
+    """
+    name, is_name = host.strip("[]"), False
+    with contextlib.suppress(UnicodeError):  # as the system will ask for it
+        is_name = name.encode("idna") != b""
+    if not is_name:
+        raise ValueError(f"host must name an address of this machine, got {host!r:.100}")
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    return socket.create_server((name, port or 0), family=family)
 
 
 def _address(host: str, listening: socket.socket) -> str:
+    bound, port = listening.getsockname()[:2]
     name = f"[{host.strip('[]')}]" if ":" in host else host
-    return f"http://{'localhost' if name == '0.0.0.0' else name}:{listening.getsockname()[1]}/"
+    return f"http://{'localhost' if bound == '0.0.0.0' else name}:{port}/"
 
 
 def _preload() -> str:
