@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -59,12 +60,14 @@ class Server:
 
 @pytest.fixture(scope="session")
 def runs_folder(tmp_path_factory) -> Path:
-    """A folder with one made-up comparison."""
+    """A folder with a made-up comparison, and a copy whose name is of Latin-1 where the file system takes that."""
     import runpy
 
     made = runpy.run_path(str(Path(__file__).resolve().parents[1] / "lab" / "synthetic_records.py"))
     folder = tmp_path_factory.mktemp("runs")
     made["write_sweep"](folder / "demo", specs=("rope", "alibi"), seeds=(0, 1))
+    with contextlib.suppress(OSError):
+        shutil.copytree(folder / "demo", folder / os.fsdecode(b"caf\xe9"))
     return folder
 
 

@@ -247,6 +247,13 @@ def test_a_folder_without_a_comparison_is_one_sentence(tmp_path):
     assert found.charts == ()
 
 
+def test_a_folder_with_a_name_of_any_bytes_is_refused_in_text_that_can_be_sent(tmp_path):
+    message = answers.lab_report("en", tmp_path / "caf\udce9").message
+    assert message.encode().endswith(
+        rb"caf\udce9 must hold a comparison, got a folder without sweep.json"
+    )
+
+
 def test_an_archive_cannot_reach_outside_its_folder(tmp_path):
     path = tmp_path / "a.zip"
     inside = {"x/sweep.json": "{}", "x/runs/a-0/config.json": "{}", "x/runs/a-0/notes.txt": "no"}

@@ -158,6 +158,15 @@ def test_a_report_of_the_folder_it_was_started_with_opens_and_no_other(server):
     assert [row[0] for row in table["value"]["data"]] == ["rope", "alibi"]
 
 
+@slow
+def test_a_comparison_whose_folder_has_a_name_of_any_bytes_opens(server, runs_folder):
+    if len(list(runs_folder.iterdir())) == 1:
+        pytest.skip("this file system takes names of UTF-8 alone")
+    message, summary, *_ = server.call("report", "English", "caf\\udce9")
+    assert message == ""
+    assert "### " in summary
+
+
 def ask(address: str, **headers: str) -> tuple[int, dict, str]:
     """Status, headers and text of one answer, also of a refusal."""
     request = urllib.request.Request(

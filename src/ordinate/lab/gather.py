@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import words
 from .config import RunConfig
 from .records import Metric, RunRecord, Sweep, read_runs
 
@@ -103,12 +104,12 @@ def gather(directory: Path) -> Gathered:
 
 
 def _folders(directory: Path) -> list[str]:
-    """The names of the folders in a folder, as text that can be written whatever their bytes are."""
+    """The names of the folders in a folder."""
     try:
         names = [name for name in os.listdir(directory) if os.path.isdir(directory / name)]
     except OSError:  # it is not there, or nobody may look into it
         return []
-    return sorted(os.fsencode(name).decode(errors="backslashreplace") for name in names)
+    return sorted(map(words.writable, names))
 
 
 def finite(value: object) -> float | None:

@@ -79,3 +79,13 @@ def listed(words: Sequence[str]) -> str:
 def plural(number: int, noun: str, several: str = "") -> str:
     """A number of things: ``1 seed``, ``3 seeds``."""
     return f"{number} {noun if number == 1 else several or noun + 's'}"
+
+
+def writable(text: str) -> str:
+    """Text with the name of a file in it, which may be of any bytes, as text that can be written.
+
+    Example:
+        >>> writable("caf\\udce9")
+        'caf\\\\udce9'
+    """
+    return text.encode(errors="backslashreplace").decode()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import check_at_most
+from ..lab.words import writable
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
@@ -284,4 +285,5 @@ def picture_of_chart(chart: Any) -> Picture:
 
 def _refusal(error: Exception, language: str) -> str:
     sentence = "config is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    sentence = writable(sentence)
     return say(sentence.splitlines()[0][:400] if sentence else type(error).__name__, language)

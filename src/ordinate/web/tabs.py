@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..lab.words import writable
 from ..plots.api import figure_of
 from . import answers
 from .answers import plain
@@ -130,9 +131,10 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
     """A comparison's curves and table."""
     import gradio as gr
 
-    known = sorted(path.parent.name for path in runs.glob("*/sweep.json"))[:200] if runs else []
+    found = sorted(path.parent for path in runs.glob("*/sweep.json"))[:200] if runs else []
     if runs and os.path.exists(runs / "sweep.json"):  # False, too, where nobody may look
-        known = [".", *known]
+        found = [runs, *found]
+    known = {"." if path == runs else writable(path.name): path for path in found}
     with gr.Row():
         archive = parts.add(
             "report_zip",
@@ -143,7 +145,7 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
         listed = parts.add(
             "report_known",
             gr.Dropdown(
-                known,
+                list(known),
                 value=None,
                 label=parts.label("report_known"),
                 visible=bool(known),
@@ -186,8 +188,7 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
             return show(answers.lab_report(code_of(spoken), Path(folder)), spoken)
 
     def open_known(spoken: str, name: str | None) -> tuple[Any, ...]:
-        directory = runs / name if runs and name in known else None
-        return show(answers.lab_report(code_of(spoken), directory), spoken)
+        return show(answers.lab_report(code_of(spoken), known.get(name or "")), spoken)
 
     def pick(spoken: str, index: int | None, found: answers.Lab | None) -> Any:
         if found is None or index is None or not 0 <= index < len(found.charts):
