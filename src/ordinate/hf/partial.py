@@ -63,11 +63,11 @@ def remove_abandoned(parent: Path) -> None:
 
 def _claim(folder: Path) -> IO[bytes] | None:
     """The lock of a new folder; None where one is there, or has been removed at once as abandoned."""
-    try:
+    with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        return _lock(folder / _LOCK)
-    except (FileExistsError, FileNotFoundError):
-        return None
+        with suppress(FileNotFoundError):
+            return _lock(folder / _LOCK)
+    return None
 
 
 def _lock(path: Path) -> IO[bytes] | None:
