@@ -171,14 +171,15 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def build(name: str) -> nn.Module:
-    """A model whose attention is sharp enough that a wrong position shows in the logits.
+def build(name: str | Callable[[], nn.Module]) -> nn.Module:
+    """A model, by name or by how it is made, whose attention is sharp enough that a wrong position shows in the logits.
 
     No weight is alike in all channels, as those of fresh norms are: channels that change places unnoticed show.
     """
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    make = MODELS[name] if isinstance(name, str) else name
+    model = make().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "embed" not in parameter_name:

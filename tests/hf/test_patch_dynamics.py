@@ -12,6 +12,8 @@ import torch
 from patch_models import build, logits, rope, tokens
 
 from ordinate.hf import from_config, patch
+from ordinate.hf.attention_interface import attention_forward
+from ordinate.hf.patch_rotary import appliers_of
 
 TRAINED = 16
 DYNAMIC = {
@@ -259,3 +261,19 @@ def test_a_patched_model_turns_by_the_frequencies_of_its_checkpoint():
     source = model.model.rotary_emb.__dict__["_ordinate"].sources[None]
     assert torch.equal(source.inv_freq().float(), model.model.rotary_emb.inv_freq)
     assert not torch.equal(source.inv_freq(), encoding.inv_freq())
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_a_layer_may_attend_twice_with_what_turns_late(kind):
+    """As differential attention does; what it turned once is turned in each of its calls."""
+    model = make(kind, layers=1)
+    patch(model)
+    (layer,) = model.model.layers
+    q, k, v = torch.randn(3, 1, 4, 5, 16)
+    carriers = model.model.rotary_emb(q, torch.arange(5)[None])
+    (applier,) = appliers_of(layer.self_attn)
+    turned = applier.original(q, k, *carriers)
+    expected, _ = attention_forward(layer.self_attn, *turned, v, None)
+    q, k = applier.scope[applier.name](q, k, *carriers)
+    for _ in range(2):
+        torch.testing.assert_close(attention_forward(layer.self_attn, q, k, v, None)[0], expected)

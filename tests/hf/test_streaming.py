@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from patch_models import build, tokens
+from patch_models import _LATENT, _model, build, rope, tokens
 
 import ordinate
 from ordinate.hf import StreamingCache, patch, streaming_cache, unpatch
@@ -82,7 +82,19 @@ def feed(model, ids, cache, piece: int = 1):
 
 
 @pytest.mark.parametrize(
-    "name", ["Llama 2", "GPT-NeoX", "Cohere", "Gemma 3", "BLOOM", "MPT", "Falcon, RoPE"]
+    "name",
+    [
+        "Llama 2",
+        "GPT-NeoX",
+        "GPT-J",
+        "Cohere",
+        "Cohere 2",
+        "SmolLM3",
+        "Gemma 3",
+        "BLOOM",
+        "MPT",
+        "Falcon, RoPE",
+    ],
 )
 def test_a_patched_model_streams_as_its_own_code_until_the_cache_is_full(name):
     model, ids = build(name), tokens(length=SINKS + WINDOW)
@@ -95,11 +107,21 @@ def test_a_patched_model_streams_as_its_own_code_until_the_cache_is_full(name):
         )
 
 
-def test_a_patched_model_sees_the_kept_tokens_at_their_places():
+ONE_LAYER = {
+    "Llama": _model("Llama", num_hidden_layers=1),
+    "GPT-NeoX": _model("GPTNeoX", num_hidden_layers=1),
+    "GPT-J": _model("GPTJ", n_embd=64, n_head=4, num_hidden_layers=1, rotary_dim=8),
+    "Falcon": _model("Falcon", num_hidden_layers=1),
+    "BLOOM": _model("Bloom", num_hidden_layers=1, n_head=4),
+    "DiffLlama, which attends twice": _model("DiffLlama", num_hidden_layers=1),
+    "JetMoE, which repeats keys": _model("JetMoe", num_hidden_layers=1, num_local_experts=2),
+}
+
+
+@pytest.mark.parametrize("name", ONE_LAYER)
+def test_a_patched_model_sees_the_kept_tokens_at_their_places(name):
     """One layer, so that what is kept does not remember what was dropped."""
-    model, ids = build("Llama 2"), tokens(batch=1, length=60)
-    model.model.layers = model.model.layers[:1]
-    model.config.num_hidden_layers = 1
+    model, ids = build(ONE_LAYER[name]), tokens(batch=1, length=60)
     patch(model)
     streamed = feed(model, ids, streaming_cache(SINKS, WINDOW))
     unpatch(model)
@@ -107,6 +129,62 @@ def test_a_patched_model_sees_the_kept_tokens_at_their_places():
     with torch.no_grad():
         expected = model(kept).logits
     torch.testing.assert_close(streamed[:, -1], expected[:, -1], atol=1e-5, rtol=1e-5)
+
+
+LONGROPE = rope(
+    rope_type="longrope", short_factor=[1.0 + i / 8 for i in range(8)], factor=4.0, short_mscale=1.2, long_mscale=1.4,
+    long_factor=[2.0 + i for i in range(8)], original_max_position_embeddings=64,
+)  # fmt: skip
+TURNED = {
+    "rotation that is not recognised": _model("NanoChat"),
+    "rotation that no plan gives": _model(
+        "Phimoe", num_local_experts=2, original_max_position_embeddings=64, **LONGROPE
+    ),
+    "a norm after the rotation": _model("HunYuanDenseV1", head_dim=16),
+    "a part of the channels": _model("Phi"),
+    "a part of a latent head": _model("DeepseekV3", q_lora_rank=16, **_LATENT),
+    "queries and keys apart": "Gemma 4",
+    "a temperature by absolute positions": _model(
+        "Ministral3",
+        head_dim=16,
+        rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4,
+            "llama_4_scaling_beta": 0.1,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_keys_that_are_not_known_to_be_unturned_are_refused(name):
+    model, ids = build(TURNED[name]), tokens()
+    report = patch(model)
+    with torch.no_grad():
+        before = model(ids).logits
+        with pytest.raises(NotImplementedError, match=r"a streaming cache.* got .*layer"):
+            model(ids, past_key_values=streaming_cache(SINKS, WINDOW))
+        torch.testing.assert_close(model(ids).logits, before, msg=str(report))
+
+
+def test_keys_of_images_are_not_taken_for_keys_of_layers_without_rotation():
+    """Mllama's layers for images have none by the plan either, and a window of tokens would drop their keys."""
+    make = _model("MllamaText", "MllamaForCausalLM", cross_attention_layers=[1], bos_token_id=1)
+    model, ids = build(make), tokens()
+    patch(model)
+    images = {
+        "cross_attention_states": torch.randn(2, 6, 64),
+        "cross_attention_mask": torch.ones(2, 20, 1, 6),
+    }
+    with pytest.raises(NotImplementedError, match=r"a streaming cache.* got those of layer 1"):
+        model(ids, past_key_values=streaming_cache(SINKS, 40), **images)
+
+
+def test_a_layer_that_its_own_code_answers_refuses_what_was_left_unturned(monkeypatch):
+    model = build(ONE_LAYER["Falcon"])
+    patch(model)
+    monkeypatch.setattr("ordinate.hf.patch_layers._is_ours", lambda *given: False)
+    with pytest.raises(NotImplementedError, match=r"then attend as they are.* got a layer that does it"):
+        model(tokens(), past_key_values=streaming_cache(SINKS, WINDOW))
 
 
 def test_generation_goes_on_past_the_cache_and_memory_does_not_grow():
@@ -129,7 +207,7 @@ def test_generation_goes_on_past_the_cache_and_memory_does_not_grow():
 
 def test_beams_and_reset_reach_the_stream():
     cache = streaming_cache(SINKS, WINDOW)
-    cache.ordinate_open = True
+    cache.ordinate_still = frozenset({0})
     k = torch.arange(2.0).view(2, 1, 1, 1).expand(2, 1, 4, 6)
     cache.update(k, k, 0)
     (layer,) = cache.layers

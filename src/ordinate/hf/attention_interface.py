@@ -80,7 +80,7 @@ def attention_forward(
         key, value = attention_mask.align(key, value)
     if site is not None:
         if isinstance(attention_mask, Visible) and not ours:
-            site.patch.refuse_late(attention_mask)
+            site.patch.refuse_late(query, attention_mask)
         query, key = site.patch.turn_late(query, key, attention_mask)
         site.patch.note(module, ours)
     if terms is None or not ours:

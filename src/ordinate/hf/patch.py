@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, get_args
 from torch import nn
 
 from ..attending.api import Impl
+from ..bias.alibi import ALiBi
 from ..checks import check_bool, check_choice
+from ..encoding import NoPE
 from ..extras import how_to_install
 from ..rotate.rope import RoPE
 from . import patch_calls, patch_check, patch_layers, patch_rotary
@@ -233,9 +235,9 @@ class _Patching:
 
     def run(self) -> _Patching:
         owners = self._owners()
+        self.layers = [layer for layers in owners.values() for layer in layers]
         rotary = self._rotary(owners)
         self._refuse_nothing(owners)
-        self.layers = [layer for layers in owners.values() for layer in layers]
         written = [] if _are_rewritten(self.layers) else map(why_its_own, self.layers)
         self.why = self.why or next(filter(None, written), None)
         if self.why is None:
@@ -352,6 +354,10 @@ class _Patching:
             plan = from_config(self.model.config)
         except ConfigError as problem:
             return [], problem.fact  # its advice is for `from_config`, by argument
+        # Of layers that could turn theirs, for what others cache may be no keys of tokens: Mllama's are of images.
+        known = {getattr(x, "layer_idx", None) for x in self.layers if _could_turn(x)}
+        still = {x.index for x in plan.layers if type(x.encoding) in (NoPE, ALiBi)}
+        self.patch.still = frozenset(still & known)
         found = dict.fromkeys(x.encoding for x in plan.layers)
         return [encoding for encoding in found if isinstance(encoding, RoPE)], None
 
@@ -424,6 +430,10 @@ class _Patching:
 
 def _are_rewritten(layers: list[nn.Module]) -> bool:
     return any(type(layer).__name__ in _FORWARDS for layer in layers)
+
+
+def _could_turn(layer: nn.Module) -> bool:
+    return _are_rewritten([layer]) or bool(patch_rotary.appliers_of(layer))
 
 
 def _source_name(layer_type: str | None, source: patch_rotary.Source) -> str:

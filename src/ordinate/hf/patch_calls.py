@@ -40,10 +40,12 @@ def _enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     own, cache = _needs_own_code(module, given), given.get("past_key_values")
     # Entered before anything is refused: `_leave` is called for refused calls too.
     site.patch.enter(own)
-    site.patch.here.stream = None
+    here = site.patch.here
+    if len(here.calls) == 1:
+        here.stream, here.waiting = None, False
     if cache is not None and is_stream(cache):
         check_stream(given.get("attention_mask"), own or not site.patch.configs)
-        cache.ordinate_open, site.patch.here.stream = True, cache
+        cache.ordinate_still, here.stream = site.patch.still, cache
     if own:
         kwargs = {name: _own_mask(site, value) for name, value in kwargs.items()}
     return args, kwargs
@@ -55,7 +57,7 @@ def _leave(module: Any, args: Any, output: Any) -> None:
     site.patch.leave()
     here = site.patch.here
     if here.stream is not None and not here.calls:
-        here.stream.ordinate_open, here.stream = False, None
+        here.stream.ordinate_still, here.stream = None, None
 
 
 def _needs_own_code(module: Any, given: dict[str, Any]) -> bool:

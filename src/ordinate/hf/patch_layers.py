@@ -21,7 +21,7 @@ from ..numerics import compute_dtype, constant
 from ..positions import Places, resolve, sequential
 from ..rotate.rope import RoPE
 from .attention_interface import attend, uses_interface
-from .patch_rotary import appliers_of
+from .patch_rotary import Form, Turn, appliers_of
 from .patch_state import Patch, Site, site_of
 from .visible import Visible
 
@@ -346,9 +346,15 @@ def gptj_forward(
     )
     if position_ids is None:
         position_ids = sequential(q.shape[2], device=q.device)
-    q, k = gptj_rotation(self).rotate(q, k, position_ids)
+    rope, streaming = gptj_rotation(self), site.patch.here.stream is not None
+    if streaming:
+        turn = Turn(rope, position_ids, {}, site, streaming)
+        site.patch.leave_unturned(turn, Form("interleaved"), [q, k])
+    else:
+        q, k = rope.rotate(q, k, position_ids)
     if layer_past is not None:
         k, v = attention_mask.align(*layer_past.update(k, v, self.layer_idx))
+    q, k = site.patch.turn_late(q, k, attention_mask)
     dropout = self.attn_dropout.p if self.training else 0.0
     out = attend(
         q, k, v, attention_mask.terms(),

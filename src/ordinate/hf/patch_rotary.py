@@ -125,7 +125,7 @@ class Turn:
         streaming: Whether a cache drops tokens, so that positions are places in the cache.
     """
 
-    source: Source
+    source: Source | RoPE
     positions: Tensor
     forms: Mapping[Callable, Form]
     site: Site
@@ -217,7 +217,7 @@ class Turn:
 def _apply(form: Form, tensors: list[Tensor], heads_axis: int, turn: Turn) -> list[Tensor]:
     """What a model's own function returns for what it is given, or its input where keys turn late."""
     if turn.late:
-        turn.site.patch.expect_late(turn, form, tensors)
+        turn.site.patch.leave_unturned(turn, form, tensors)
         return tensors
     if heads_axis == 2:
         tensors = [x.transpose(1, 2) for x in tensors]
@@ -331,7 +331,6 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         or positions.dim() > (2 if source.axes == 1 else 3)
     ):
         return site.own_forward(*args, **kwargs)
-    site.patch.here.late = None
     turn = Turn(source, positions, site.forms, site, streaming=site.patch.here.stream is not None)
     if torch.compiler.is_compiling() and not turn.late:
         return site.own_forward(*args, **kwargs)  # a compiler fuses the model's own operations better

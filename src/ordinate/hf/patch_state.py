@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -24,13 +24,27 @@ class Here(threading.local):
     Attributes:
         calls: For each call under way, one within the other, whether the model's own code answers it.
         stream: The streaming cache of the call under way.
-        late: What the next attention is to turn: the rotation, its form and the channels of a key.
+        waiting: Whether queries and keys were left unturned that no attention has turned yet.
     """
 
     def __init__(self) -> None:
         self.calls: list[bool] = []
         self.stream: Any = None
-        self.late: tuple[Any, Any, int] | None = None
+        self.waiting = False
+
+
+class Unturned(NamedTuple):
+    """What a query or key bears that its attention is to turn: the rotation, and its form."""
+
+    turn: Any
+    form: Any
+
+
+def unturned(x: Tensor) -> Unturned | None:
+    """What a query or key bears if it was left unturned; what a layer made of one, such as a norm, bears nothing."""
+    mark = getattr(x, "_ordinate_unturned", None)
+    assert mark is None or isinstance(mark, Unturned)
+    return mark
 
 
 @dataclass(eq=False)
@@ -45,6 +59,8 @@ class Patch:
     shared_configs: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
     # Each config of this model's own that names us, and the implementation it named before.
     configs: list[tuple[Any, str]] = field(default_factory=list)
+    # Layers that turn no keys, by the config's plan: what they cache is the same wherever it stands.
+    still: frozenset[int] = frozenset()
     here: Here = field(default_factory=Here)
     # While `patch` looks on: for each attention layer that was called, whether ordinate ever answered.
     attended: dict[nn.Module, bool] | None = None
@@ -107,36 +123,46 @@ class Patch:
 
     # Late rotation: keys are cached before they are turned, and all of them are turned when attention reads them
 
-    def expect_late(self, turn: Any, form: Any, tensors: list[Tensor]) -> None:
+    def leave_unturned(self, turn: Any, form: Any, tensors: list[Tensor]) -> None:
         """Leave the rotation of a layer's queries and keys to its attention, which comes next."""
-        if self.here.late is not None or len(tensors) != 2:
-            raise NotImplementedError(
-                "queries and keys must be turned together and then attend, where cached keys turn anew "
-                "(dynamic NTK, LongRoPE, a streaming cache), got a layer that does it in another way"
-            )
-        self.here.late = turn, form, tensors[1].shape[-1]
+        _check_late(not self.here.waiting and len(tensors) == 2)
+        self.here.waiting = True
+        for x in tensors:
+            x._ordinate_unturned = Unturned(turn, form)  # type: ignore[attr-defined]
 
-    def refuse_late(self, mask: Visible) -> None:
+    def refuse_late(self, query: Tensor, mask: Visible) -> None:
         """Refuse keys that turn anew where their places are unknown: a static cache, and a mask without terms."""
-        if self.here.late is not None and not mask.is_level:
+        if unturned(query) is not None and not mask.is_level:
             raise NotImplementedError(
                 "past_key_values must not be a static cache where cached keys turn anew (dynamic NTK, LongRoPE) "
                 "and the mask has rules other than causality, windows, chunks and padding, got a static one"
             )
 
     def turn_late(self, query: Tensor, key: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
-        """Queries and all keys, from the cache and new, turned at the places they have now."""
-        if self.here.late is None:
+        """Queries and all keys, from the cache and new, turned at the places they have now.
+
+        The query's mark says by what, so a layer may attend several times with what it turned once.
+        """
+        mark = unturned(query)
+        if mark is None:
+            self.check_none_waits()
             return query, key
-        (turn, form, head_dim), self.here.late = self.here.late, None
-        if key.shape[-1] != head_dim:
-            raise NotImplementedError(
-                f"keys must be turned whole where cached keys turn anew (dynamic NTK, LongRoPE, a streaming "
-                f"cache), got {head_dim} of {key.shape[-1]} channels"
-            )
+        self.here.waiting = False
         mask = mask if isinstance(mask, Visible) else None
-        query, key = turn.apply(form, query, key, key.shape[-2], mask)
+        query, key = mark.turn.apply(mark.form, query, key, key.shape[-2], mask)
         return query, key
+
+    def check_none_waits(self) -> None:
+        """Refuse attention that did not get what was left to it, or was the model's own."""
+        _check_late(not self.here.waiting)
+
+
+def _check_late(holds: bool) -> None:
+    if not holds:
+        raise NotImplementedError(
+            "queries and keys must be turned whole and together, and then attend as they are, where cached keys "
+            "turn anew (dynamic NTK, LongRoPE, a streaming cache), got a layer that does it in another way"
+        )
 
 
 class _NamedByCall:
@@ -188,6 +214,7 @@ class Site:
         implementation: The attention implementation of the module's config before.
         slot: The attribute that held, or now holds, a forward of this module's own; None if untouched.
         previous: What that attribute held, None for the forward of the class.
+        why: Why its attention is left to its own code; None where it is ordinate's.
     """
 
     module: nn.Module
@@ -195,6 +222,7 @@ class Site:
     implementation: str
     slot: str | None = None
     previous: Callable[..., Any] | None = None
+    why: str | None = None
 
     def __post_init__(self) -> None:
         # Looked up here, for it takes a compiler long in every call.
@@ -216,9 +244,11 @@ class Site:
         """Call that forward, with the config naming the implementation it named before."""
         self.patch.enter(own=True)
         try:
-            return self.own_forward(*args, **kwargs)
+            found = self.own_forward(*args, **kwargs)
         finally:
             self.patch.leave()
+        self.patch.check_none_waits()
+        return found
 
     def replace_forward(self, forward: Callable[..., Any]) -> None:
         # A forward that Accelerate has wrapped calls the one kept as _old_forward, so that one is replaced.

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import check_fields, check_positive_int
+from .patch_state import unturned
 
 
 @dataclass(eq=False)
@@ -77,7 +78,8 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
     """A `StreamingCache` for every layer, as ``past_key_values`` of a patched model of transformers.
 
     ``model.generate(…, past_key_values=streaming_cache())`` goes on for as long as asked to. Rows must not be
-    padded, and a model that is not patched is refused: it would cache rotated keys.
+    padded. Keys that are not known to be unturned are refused, such as those of a model that is not patched or whose
+    rotation the patch left alone.
     """
     sinks = check_positive_int("sinks", sinks, minimum=0)
     window = check_positive_int("window", window)
@@ -93,10 +95,6 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
         def update(
             self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
         ) -> tuple[Tensor, Tensor]:
-            if not cache.ordinate_open:  # type: ignore[attr-defined]
-                raise RuntimeError(
-                    "past_key_values must not be a streaming cache unless the model is patched, got one"
-                )
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             keys, values = self.stream.append(key_states, value_states)
             self.keys, self.values = self.stream.k, self.stream.v
@@ -132,13 +130,30 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
         def batch_select_indices(self, indices: Tensor) -> None:
             self._select(lambda x: x[indices, ...])
 
-    cache = Cache(layer_class_to_replicate=StreamingLayer)
-    cache.ordinate_open = False  # type: ignore[attr-defined]  # patched models open it for the time of a call
-    return cache
+    class Stream(Cache):
+        # The layers of a patched model that turn no keys, for the time of its call.
+        ordinate_still: frozenset[int] | None = None
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        ) -> tuple[Tensor, Tensor]:
+            if self.ordinate_still is None:
+                raise RuntimeError(
+                    "past_key_values must not be a streaming cache unless the model is patched, got one"
+                )
+            if unturned(key_states) is None and layer_idx not in self.ordinate_still:
+                raise NotImplementedError(
+                    f"past_key_values must not be a streaming cache where keys are not known to be cached unturned "
+                    f"(its own code turns them, turns a part of them, or changes them afterwards), got those of layer "
+                    f"{layer_idx}"
+                )
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    return Stream(layer_class_to_replicate=StreamingLayer)
 
 
 def is_stream(cache: Any) -> bool:
-    return hasattr(cache, "ordinate_open")
+    return hasattr(cache, "ordinate_still")
 
 
 def check_stream(attention_mask: Any, own_code: bool) -> None:
