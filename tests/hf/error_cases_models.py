@@ -321,6 +321,7 @@ CASES = [
     ("a stream in a model that is not patched", lambda: build("Llama 2")(tokens(), past_key_values=streaming_cache(2, 8)), RuntimeError, r"past_key_values must not be a streaming cache unless the model is patched, got one"),
     ("a padded stream", padded_stream, ValueError, r"attention_mask must be all ones with a streaming cache.*got padding"),
     ("weights of a stream", lambda: patched()(tokens(), past_key_values=streaming_cache(2, 8), output_attentions=True), NotImplementedError, r"past_key_values must not be a streaming cache in a call that the model's own code answers.*got one"),
+    ("a stream of convolutions", lambda: streaming_cache().get_conv_state(0), NotImplementedError, r"past_key_values must not be a streaming cache in a model with layers that cache something else than keys and values .*got one"),
     ("a cropped stream", cropped_stream, NotImplementedError, r"a streaming cache must not be cropped, what it dropped is gone, got crop\(\)"),
     # checkpoints
     ("no source", lambda: to_half("nowhere.safetensors", "x"), ValueError, r"source must be a safetensors file or a model's folder, got 'nowhere.safetensors'"),

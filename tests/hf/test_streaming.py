@@ -187,6 +187,26 @@ def test_a_layer_that_its_own_code_answers_refuses_what_was_left_unturned(monkey
         model(tokens(), past_key_values=streaming_cache(SINKS, WINDOW))
 
 
+HYBRIDS = {
+    "convolutions": _model("Lfm2", layer_types=["conv", "full_attention"]),
+    "attention first": _model("Lfm2", layer_types=["full_attention", "conv"]),
+    "Mamba": _model("Bamba", attn_layer_indices=[1]),
+    "Mamba beside attention": _model(
+        "FalconH1", mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_n_groups=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_layers_that_keep_a_state_are_refused_in_a_sentence(name):
+    model, ids = build(HYBRIDS[name]), tokens(length=5)
+    patch(model)
+    with pytest.raises(
+        NotImplementedError, match=r"must not be a streaming cache in a model with layers"
+    ):
+        model.generate(ids, past_key_values=streaming_cache(SINKS, WINDOW), max_new_tokens=3)
+
+
 def test_generation_goes_on_past_the_cache_and_memory_does_not_grow():
     model, ids = build("Llama 2"), tokens(batch=2, length=5)
     patch(model)

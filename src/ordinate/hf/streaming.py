@@ -79,7 +79,7 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
 
     ``model.generate(…, past_key_values=streaming_cache())`` goes on for as long as asked to. Rows must not be
     padded. Keys that are not known to be unturned are refused, such as those of a model that is not patched or whose
-    rotation the patch left alone.
+    rotation the patch left alone, and so are layers that keep a state instead of keys.
     """
     sinks = check_positive_int("sinks", sinks, minimum=0)
     window = check_positive_int("window", window)
@@ -148,6 +148,15 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
                     f"{layer_idx}"
                 )
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+        def no_state(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError(
+                "past_key_values must not be a streaming cache in a model with layers that cache something else "
+                "than keys and values (a convolution, linear attention, an indexer), got one"
+            )
+
+        get_conv_state = update_conv_state = get_recurrent_state = update_recurrent_state = no_state
+        has_previous_state = update_indexer = no_state
 
     return Stream(layer_class_to_replicate=StreamingLayer)
 
