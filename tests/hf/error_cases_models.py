@@ -111,6 +111,12 @@ def another_attention_chosen() -> Any:
     return model(tokens())
 
 
+def by_name_where_it_is_left_alone() -> Any:
+    model = patched()
+    site_of(model.model.layers[0].self_attn).why = "it must attend alone"
+    return model(tokens())
+
+
 def register_without_transformers() -> Any:
     with mock.patch.dict(sys.modules, {"transformers": None}):
         return register_attention()
@@ -303,6 +309,7 @@ CASES = [
     ("patch a model that then answers otherwise", patch_what_then_answers_otherwise, ValueError, r"model must answer as before once it is patched, got LlamaForCausalLM with answers \S+ of their size apart \(tokens\); it is left as it was"),
     ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),
     ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys turn anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),
+    ("ordinate by name where attention is left alone", by_name_where_it_is_left_alone, NotImplementedError, r"attn_implementation must not be 'ordinate' for LlamaAttention, for it must attend alone, got 'ordinate'"),
     ("register without transformers", register_without_transformers, ImportError, r"register_attention needs transformers: pip install 'ordinate\[hf\]'"),
     ("what no mask has", lambda: Visible({"mask_function": min}).rule, AttributeError, r"'Visible' object has no attribute 'rule'"),
     ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),

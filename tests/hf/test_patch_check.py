@@ -9,7 +9,7 @@ import torch
 import transformers
 from patch_models import _TINY, MODELS, build, left_padding, logits, tokens
 
-from ordinate.hf import patch, unpatch
+from ordinate.hf import patch, register_attention, unpatch
 from ordinate.hf.patch_rotary import Turn
 
 close = {"atol": 1e-5, "rtol": 1e-5}
@@ -128,6 +128,7 @@ LOOKING = {
     "DeepSeek-V3.2": (lambda: causal("DeepseekV32", **LATENT, **EXPERTS, **INDEXER), False),
     "GLM-5": (lambda: causal("GlmMoeDsa", **LATENT, **EXPERTS, **INDEXER), False),
     "AXK2": (lambda: causal("AXK2", **LATENT, **EXPERTS, **INDEXER), False),
+    "HY-V4": (lambda: causal("HYV4", **LATENT, **EXPERTS, **INDEXER), False),
     "DeepSeek-V4": (lambda: causal("DeepseekV4", **COMPRESSED, **EXPERTS, **INDEXER), False),
     "LongCat-Flash": (lambda: causal("LongcatFlash", **LATENT, **FLASH), True),
 }  # fmt: skip
@@ -142,6 +143,46 @@ def test_a_model_that_looks_at_how_it_attends_answers_as_before(name):
     assert report.checked, report
     assert "decoding" in report.asked
     assert any("attention by ordinate" in entry.what for entry in report.changed) == attends
+
+
+BY_NAME = {
+    "DeepSeek-V3.2": "it masks in another way for implementations that it does not know",
+    "GLM-5": "it masks in another way for implementations that it does not know",
+    "AXK2": "it masks in another way for implementations that it does not know",
+    "HY-V4": "it masks in another way for implementations that it does not know",
+    "DeepSeek-V4": "it treats a mask in another way that is not a tensor",
+}
+
+
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_layer_that_must_attend_by_its_own_code_refuses_ordinate_by_name(name, patched):
+    torch.manual_seed(0)
+    model, ids = sharp(LOOKING[name][0]()), tokens()
+    expected = logits(model, input_ids=ids)
+    if patched:
+        patch(model)
+    register_attention()
+    model.set_attn_implementation("ordinate")
+    with pytest.raises(NotImplementedError, match=f"must not be 'ordinate' for .*, for {BY_NAME[name]}"):
+        model(ids)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(logits(model, input_ids=ids), expected, **close)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "T5"])
+def test_a_layer_that_only_names_an_implementation_attends_by_ordinate(name):
+    """GPT-2 asks for eager attention where it is to be upcast, T5 whether a cache counts in a tensor."""
+    torch.manual_seed(0)
+    gpt2 = transformers.GPT2Config(vocab_size=97, n_embd=64, n_layer=2, n_head=4)
+    model = sharp(transformers.GPT2LMHeadModel(gpt2)) if name == "GPT-2" else build(name)
+    given = {"input_ids": tokens(), "attention_mask": left_padding(tokens())}
+    if name == "T5":
+        given["decoder_input_ids"] = tokens(length=11)
+    expected = logits(model, **given)
+    register_attention()
+    model.set_attn_implementation("ordinate")
+    torch.testing.assert_close(logits(model, **given), expected, **close)
 
 
 def test_what_could_not_be_asked_is_said_and_nothing_is_called_as_before():
@@ -218,6 +259,9 @@ def test_what_attention_by_ordinate_answers_otherwise_is_the_models_own_again(mo
     assert layers.what.startswith("attention by ordinate does not answer as before: answers ")
     assert layers.what.endswith(" of their size apart (tokens)")
     torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
+    model.set_attn_implementation("ordinate")  # what was seen to be wrong is not had by name either
+    with pytest.raises(NotImplementedError, match=r"'ordinate' for MistralAttention, for attention by"):
+        model(tokens())
 
 
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])

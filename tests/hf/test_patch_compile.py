@@ -10,7 +10,7 @@ import transformers
 from patch_models import MODELS, build, inputs, is_encoder_decoder, tokens
 from torch import Tensor, nn
 
-from ordinate.hf import patch
+from ordinate.hf import attention_interface, patch, register_attention
 
 pytestmark = [
     pytest.mark.plain,  # compilers cannot see through the shape checker
@@ -70,6 +70,18 @@ def test_a_patched_model_has_no_more_graphs_than_before(name, mask):
         found, expected = found[:1], expected[:1]
     elif mask and not is_encoder_decoder(model):
         found, expected = (x[given["attention_mask"].bool()] for x in (found, expected))
+    torch.testing.assert_close(found, expected, **close)
+
+
+def test_attention_by_name_is_one_graph():
+    """A layer's class is looked up at its first call, which may be the compiler's."""
+    model, given = build("Llama 2"), {"input_ids": tokens()}
+    expected, _ = compiled(model, given)
+    register_attention()
+    model.set_attn_implementation("ordinate")
+    attention_interface._whys.clear()
+    found, graphs = compiled(model, given, fullgraph=True)
+    assert graphs == 1
     torch.testing.assert_close(found, expected, **close)
 
 

@@ -7,7 +7,9 @@ implementation the model had before, with the mask that one expects, so nothing 
 
 from __future__ import annotations
 
+import dis
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +68,11 @@ def attention_forward(
         s_aux: A logit per head that takes part in the softmax and has no value (gpt-oss's sinks).
     """
     site = site_of(module)
+    why = why_its_own(type(module)) if site is None else site.why
+    if why is not None:
+        raise NotImplementedError(
+            f"attn_implementation must not be {NAME!r} for {type(module).__name__}, for {why}, got {NAME!r}"
+        )
     terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
     # What is off changes nothing: ModernBERT says that its kernels need not be deterministic.
     asked = [name for name, value in kwargs.items() if value is not None and value is not False]
@@ -193,13 +200,26 @@ def uses_interface(module: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
-def why_its_own(module: nn.Module) -> str | None:
-    """Why a layer's own forward must go on attending by its own code; None if it need not."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    if code is None or not uses_interface(module):
+def why_its_own(kind: type[nn.Module]) -> str | None:
+    """Why the forward of a class must go on attending by its own code, looked up once; None if it need not."""
+    if kind not in _whys:
+        _whys[kind] = _find_why(kind)
+    return _whys[kind]
+
+
+_whys: dict[type[nn.Module], str | None] = {}
+# As `torch.compiler.assume_constant_result` does, which imports the compiler: it calls this instead of tracing it.
+why_its_own._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _find_why(kind: type[nn.Module]) -> str | None:
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    if code is None or "ALL_ATTENTION_FUNCTIONS" not in code.co_names:
         return None
-    if any(name in str(code.co_consts) for name in ("'sdpa'", "'eager'")):
+    groups = (x if isinstance(x, (tuple, frozenset)) else (x,) for x in code.co_consts)
+    if {"sdpa", "eager"} <= set(itertools.chain.from_iterable(groups)):
         return "it masks in another way for implementations that it does not know"
-    if {"isinstance", "Tensor"} <= set(code.co_names):
+    steps = [step.argval for step in dis.get_instructions(code)]
+    if ("isinstance", "attention_mask") in itertools.pairwise(steps):
         return "it treats a mask in another way that is not a tensor"
     return None

@@ -238,13 +238,13 @@ class _Patching:
         self.layers = [layer for layers in owners.values() for layer in layers]
         rotary = self._rotary(owners)
         self._refuse_nothing(owners)
-        written = [] if _are_rewritten(self.layers) else map(why_its_own, self.layers)
+        written = [] if _are_rewritten(self.layers) else map(why_its_own, map(type, self.layers))
         self.why = self.why or next(filter(None, written), None)
         if self.why is None:
             register_attention()
             self._own_configs(owners)
-            for owner, layers in owners.items():
-                self._layers(owner, layers)
+        for owner, layers in owners.items():
+            self._layers(owner, layers)
         for module, (owner, found) in rotary.items():
             site = RotarySite(
                 module,
@@ -400,8 +400,9 @@ class _Patching:
     def _layers(self, owner: Any, layers: list[nn.Module]) -> None:
         for layer in layers:
             site = patch_layers.make_site(layer, self.patch, owner.config._attn_implementation)
+            site.why = self.why
             self._add(site)
-            if type(layer).__name__ in _FORWARDS:
+            if self.why is None and type(layer).__name__ in _FORWARDS:
                 site.replace_forward(_FORWARDS[type(layer).__name__][0])
 
     def _hook(self, owners: dict[Any, list[nn.Module]]) -> None:
