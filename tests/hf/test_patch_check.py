@@ -185,6 +185,24 @@ def test_a_layer_that_only_names_an_implementation_attends_by_ordinate(name):
     torch.testing.assert_close(logits(model, **given), expected, **close)
 
 
+def test_a_model_of_which_nothing_can_be_taken_over_is_refused_and_left_as_it_was():
+    """Pixtral's images are in one row, with a mask of their own; that shows only when it is asked."""
+    sizes = SIGHT | {"hidden_size": 64, "num_attention_heads": 4}
+    config = transformers.PixtralVisionConfig(**sizes)
+    model = sharp(transformers.PixtralVisionModel(config))
+    held = [dict(vars(module)) for module in model.modules()]
+    with pytest.raises(
+        ValueError,
+        match=r"in a way that can be taken over, got PixtralVisionModel \(.*PixtralAttention: it attends",
+    ):
+        patch(model)
+    for before, module in zip(held, model.modules(), strict=True):
+        assert vars(module).keys() == before.keys()
+        assert all(vars(module)[key] is before[key] for key in before)
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
 def test_what_could_not_be_asked_is_said_and_nothing_is_called_as_before():
     """A model whose own code refuses images of the size its config names."""
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from torch import nn
 
@@ -131,7 +131,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
             f"model must have its weights loaded, got {type(model).__name__} on the meta device"
         )
     if not check:
-        return _Patching(model, impl).run().report(_Seen())
+        return _taken_over(_Patching(model, impl).run(), _Seen())
     before = patch_check.answers(model)
     patching = _Patching(model, impl).run()
     seen = _compare(model, patching.patch, before)
@@ -151,7 +151,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
             f"model must answer as before once it is patched, got {type(model).__name__} with "
             f"{seen.problem}; it is left as it was"
         )
-    return patching.report(seen)
+    return _taken_over(patching, seen)
 
 
 class _Seen(NamedTuple):
@@ -160,6 +160,15 @@ class _Seen(NamedTuple):
     asked: tuple[str, ...] = ()
     unasked: tuple[str, ...] = ()
     problem: str | None = None
+
+
+def _taken_over(patching: _Patching, seen: _Seen) -> PatchReport:
+    """The report, unless there turned out to be nothing in it."""
+    report = patching.report(seen)
+    if not report.changed:
+        unpatch(patching.model)
+        patching.refuse()
+    return report
 
 
 def _compare(model: nn.Module, patch: Patch, before: dict[str, patch_check.Answer | str]) -> _Seen:
@@ -365,16 +374,19 @@ class _Patching:
         kinds = {type(layer).__name__ for layers in owners.values() for layer in layers}
         rotates = any("RotaryEmbedding" in type(module).__name__ for module in self.names)
         if not owners or not (rotates or kinds & set(_FORWARDS)):
-            reasons = [f"{entry.kind}: {entry.what}" for entry in self.left_alone]
-            raise ValueError(
-                f"model must turn queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "
-                f"that can be taken over, got {type(self.model).__name__} "
-                f"({'; '.join(reasons) or self._why_nothing(owners)})"
-            )
+            self.refuse()
 
-    def _why_nothing(self, owners: dict[Any, list[nn.Module]]) -> str:
+    def refuse(self) -> NoReturn:
+        reasons = [f"{entry.kind}: {entry.what}" for entry in self.left_alone]
+        raise ValueError(
+            f"model must turn queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "
+            f"that can be taken over, got {type(self.model).__name__} "
+            f"({'; '.join(reasons) or self._why_nothing()})"
+        )
+
+    def _why_nothing(self) -> str:
         """Why a model has nothing to patch, where no module of it was looked at and left."""
-        if not owners:
+        if not self.layers:
             return "none of its layers attends through transformers' attention interface"
         rotate = [kind for kind in _by_kind([*self.names]) if re.search("rope|rotary", kind, re.I)]
         if rotate:
