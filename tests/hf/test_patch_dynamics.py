@@ -9,10 +9,10 @@ import json
 
 import pytest
 import torch
-from patch_models import build, logits, rope, tokens
+from patch_models import _LATENT, _model, build, logits, rope, tokens
 
 from ordinate.hf import from_config, patch
-from ordinate.hf.attention_interface import attention_forward
+from ordinate.hf.attention_interface import _whys, attention_forward
 from ordinate.hf.patch_rotary import appliers_of
 
 TRAINED = 16
@@ -277,3 +277,60 @@ def test_a_layer_may_attend_twice_with_what_turns_late(kind):
     q, k = applier.scope[applier.name](q, k, *carriers)
     for _ in range(2):
         torch.testing.assert_close(attention_forward(layer.self_attn, q, k, v, None)[0], expected)
+
+
+PART = {
+    "MiniCPM3, LongRoPE": _model(
+        "MiniCPM3", q_lora_rank=16, **_LATENT,
+        **rope(
+            rope_type="longrope", short_factor=[1.0 + i / 8 for i in range(4)], factor=4.0,
+            long_factor=[2.0 + i for i in range(4)], original_max_position_embeddings=TRAINED,
+        ),
+    ),
+    "Phi, dynamic NTK": _model(
+        "Phi",
+        max_position_embeddings=TRAINED,
+        **rope(rope_type="dynamic", factor=2.0, partial_rotary_factor=0.5),
+    ),
+    "DeepSeek-V3, dynamic NTK": _model(
+        "DeepseekV3",
+        q_lora_rank=16,
+        max_position_embeddings=TRAINED,
+        **_LATENT,
+        **rope(rope_type="dynamic", factor=2.0),
+    ),
+    "HunYuan, a norm after dynamic NTK": _model(
+        "HunYuanDenseV1",
+        head_dim=16,
+        max_position_embeddings=TRAINED,
+        **rope(rope_type="dynamic", factor=2.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PART)
+def test_where_keys_cannot_turn_late_attention_alone_is_taken_over(name):
+    """The rotation then follows the longest row, as the model's own code has it."""
+    model = build(PART[name])
+    ids, mask, _ = rows(short=12, long=40)
+    given = {"input_ids": ids, "attention_mask": mask}
+    expected = logits(model, **given)
+    report = patch(model)
+    assert report.checked, report
+    assert [entry.what for entry in report.changed] == ["attention by ordinate"]
+    (rotary,) = report.left_alone
+    why = "rotation by its own code: cached keys cannot turn anew in its attention: "
+    assert rotary.what.startswith(why), report
+    torch.testing.assert_close(logits(model, **given), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_where_attention_is_left_alone_keys_do_not_wait_for_it(monkeypatch):
+    """One layer, after which nothing else would notice queries and keys that nobody turned."""
+    model = make("dynamic NTK", layers=1)
+    expected = logits(model, input_ids=tokens())
+    monkeypatch.setitem(_whys, type(model.model.layers[0].self_attn), "it attends alone")
+    with pytest.raises(
+        ValueError, match=r"cannot turn anew in its attention: it attends alone; LlamaAttention"
+    ):
+        patch(model, check=False)
+    assert torch.equal(logits(model, input_ids=tokens()), expected)

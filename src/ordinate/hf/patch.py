@@ -140,7 +140,11 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
         before = patch_check.steady(before, patch_check.answers(model))
         patching = _Patching(model, impl).run()
         seen = _compare(model, patching.patch, before)
-    if seen.problem is not None and patching.may_turn_alone():
+    if seen.problem is not None and patching.turns_late:
+        unpatch(model)
+        patching = _Patching(model, impl, why_not_late=seen.problem).run()
+        seen = _compare(model, patching.patch, before)
+    elif seen.problem is not None and patching.may_turn_alone():
         unpatch(model)
         why = f"attention by ordinate does not answer as before: {seen.problem}"
         patching = _Patching(model, impl, why).run()
@@ -233,10 +237,13 @@ class _Patching:
 
     Args:
         why: What went wrong with attention by ordinate: only the rotation is to be.
+        why_not_late: What went wrong with keys that turn anew in attention: where they would, only attention is to be.
     """
 
-    def __init__(self, model: Any, impl: str, why: str | None = None) -> None:
-        self.model, self.patch, self.why = model, Patch(impl), why
+    def __init__(
+        self, model: Any, impl: str, why: str | None = None, why_not_late: str | None = None
+    ) -> None:
+        self.model, self.patch, self.why, self.why_not_late = model, Patch(impl), why, why_not_late
         self.layers: list[nn.Module] = []
         self.changed: list[PatchedModule] = []
         self.left_alone: list[PatchedModule] = []
@@ -245,10 +252,12 @@ class _Patching:
     def run(self) -> _Patching:
         owners = self._owners()
         self.layers = [layer for layers in owners.values() for layer in layers]
-        rotary = self._rotary(owners)
-        self._refuse_nothing(owners)
         written = [] if _are_rewritten(self.layers) else map(why_its_own, map(type, self.layers))
         self.why = self.why or next(filter(None, written), None)
+        if self.why is not None and self.why_not_late is None:
+            self.why_not_late = self.why
+        rotary = self._rotary(owners)
+        self._refuse_nothing(owners)
         if self.why is None:
             register_attention()
             self._own_configs(owners)
@@ -278,13 +287,16 @@ class _Patching:
         return self
 
     def may_turn_alone(self) -> bool:
-        """Whether the rotation can be ordinate's where attention is not; keys that turn late turn in attention."""
+        """Whether the rotation can be ordinate's where attention is not."""
         if self.why is not None or _are_rewritten(self.layers):
             return False
-        sources = [
-            x for site in self.patch.sites if isinstance(site, RotarySite) for x in site.sources.values()
-        ]
-        return bool(sources) and not any(source.length_dependent for source in sources)
+        return any(isinstance(site, RotarySite) for site in self.patch.sites)
+
+    @property
+    def turns_late(self) -> bool:
+        """Whether keys turn anew in every pass, by the length that their row has then."""
+        sites = [site for site in self.patch.sites if isinstance(site, RotarySite)]
+        return any(source.length_dependent for site in sites for source in site.sources.values())
 
     def report(self, seen: _Seen) -> PatchReport:
         """What was done; an attention layer that was seen to need its own code is not called changed."""
@@ -349,6 +361,10 @@ class _Patching:
             found = recognise(module, encodings, appliers)
             if not found.sources:
                 reason = problem or "no encoding of the config's plan turns as its code does"
+                self._leave([module], f"rotation by its own code: {reason}")
+                continue
+            if self.why_not_late and any(source.length_dependent for source in found.sources.values()):
+                reason = f"cached keys cannot turn anew in its attention: {self.why_not_late}"
                 self._leave([module], f"rotation by its own code: {reason}")
                 continue
             recognised[module] = owner, found
