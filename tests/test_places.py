@@ -180,7 +180,7 @@ def test_what_the_readme_builds_is_launched_as_what_t5_builds(how):
     for encoding in (of_readme, t5):
         if how == "packed":
             with pytest.MonkeyPatch.context() as patch:
-                run = Mock(return_value=(q,))
+                run = Mock(return_value=q)
                 patch.setattr(api, "run", run)
                 starts = torch.tensor([0, 100, 256])
                 packed = (x[0].transpose(0, 1) for x in (q, k, v))

@@ -1140,6 +1140,7 @@ class ReturnsAMatrix(PositionEncoding):
         return torch.zeros(1, 4, q.shape[2], k.shape[2])
 
 
+@pytest.mark.plain
 def test_a_bias_that_is_a_matrix_is_refused_in_words_by_every_property():
     figures = {result.figure for result in ordinate.verify(ReturnsAMatrix(), **SIZES).failures}
     refused = "bias must be one of ordinate's bias types (a dense matrix is not), got Tensor"

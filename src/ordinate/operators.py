@@ -23,7 +23,8 @@ class Operator:
 
     Args:
         run: The function itself.
-        schema: Its inputs and outputs as `torch.library` spells them; read from its annotations if left out.
+        schema: Its inputs and outputs as `torch.library` spells them. Written out, for PyTorch cannot read the
+            annotations of a function whose shapes are being checked.
         fake: What ``run`` would return, without the numbers.
         learns: How many of the first inputs may have a gradient. By their types tracing is noticed.
         save: ``(ctx, inputs, output)``: keeps what the gradient needs.
@@ -33,8 +34,8 @@ class Operator:
     """
 
     def __init__(
-        self, name: str, run: Callable, fake: Callable, *, learns: int, save: Callable, pull_back: PullBack,
-        backward: Backward | None = None, schema: str | None = None,
+        self, name: str, run: Callable, fake: Callable, *, schema: str, learns: int, save: Callable,
+        pull_back: PullBack, backward: Backward | None = None,
     ) -> None:  # fmt: skip
         self.run, self.learns = run, learns
         self.op = torch.library.custom_op(f"ordinate::{name}", run, mutates_args=(), schema=schema)
@@ -78,7 +79,7 @@ class Backward:
     """
 
     def __init__(
-        self, name: str, run: Callable, fake: Callable, *, impl: str, schema: str | None = None,
+        self, name: str, run: Callable, fake: Callable, *, schema: str, impl: str,
         traced: Callable | None = None,
     ) -> None:  # fmt: skip
         self.run = run

@@ -405,8 +405,8 @@ Positions = Int[Tensor, "..."] | Places
 def resolve(
     q: Tensor,
     k: Tensor,
-    q_positions: Positions | None,
-    k_positions: Int[Tensor, "..."] | None,
+    q_positions: Tensor | Places | None,
+    k_positions: Tensor | None,
     *,
     axes: int = 1,
 ) -> Places:

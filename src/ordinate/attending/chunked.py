@@ -184,7 +184,6 @@ def _work(
     return _Work(q, k, v, rebuilt, description, scale, softcap, dropout_p, seed)
 
 
-# Written out, for torch cannot read the annotations of a function whose shapes are being checked.
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor[] bias, SymInt[] bias_integers, str bias_spec, Tensor?[] mask, "
     "bool causal, SymInt? window, SymInt offset, float scale, float? softcap, float dropout_p, Tensor? seed"
