@@ -57,8 +57,19 @@ class Watched:
 
     def choose(self, selector: str, name: str) -> None:
         """Pick from a dropdown as a visitor does."""
+        self.pause()
         self.page.click(f"{selector} input")
         self.page.get_by_role("option", name=name, exact=True).click()
+
+    def pause(self) -> None:
+        """As a hand does. A figure may stand before Gradio has noted that its answer is over, and what a script types
+        in between is lost."""
+        self.page.wait_for_timeout(400)
+
+    def enter(self, selector: str, text: str) -> None:
+        self.pause()
+        self.page.fill(selector, text)
+        self.page.press(selector, "Enter")
 
     def type(self, selector: str, text: str) -> None:
         """Key by key, as a visitor does."""
@@ -127,8 +138,7 @@ def test_the_rotation_plays_and_follows_its_slider(shown):
 def test_an_option_that_moves_redraws_the_figure(shown):
     shown.choose("#view-a", "score against distance")
     shown.wait_for("#plot-a", curve("rope", "scores"))
-    shown.page.fill("#log_base-a input[type=number]", "6")
-    shown.page.press("#log_base-a input[type=number]", "Enter")
+    shown.enter("#log_base-a input[type=number]", "6")
     shown.wait_for("#plot-a", curve("rope:base=1e6", "scores"))
     assert "rope:base=1e+06" in shown.page.inner_text("#command-a")
     shown.choose("#scaling-a", "linear")
@@ -145,8 +155,7 @@ def test_two_encodings_side_by_side(shown):
     shown.choose("#view-b", "score against distance")
     shown.wait_for("#plot-a", curve("rope", "scores"))
     shown.wait_for("#plot-b", curve("t5", "scores"))
-    shown.page.fill("#size-distance input[type=number]", "100")
-    shown.page.press("#size-distance input[type=number]", "Enter")
+    shown.enter("#size-distance input[type=number]", "100")
     shown.wait_for("#plot-a", curve("rope", "scores", distance=100))
     shown.wait_for("#plot-b", curve("t5", "scores", distance=100))
     boxes = [shown.page.locator(f"#plot-{name} .main-svg").first.bounding_box() for name in "ab"]
@@ -204,8 +213,7 @@ def test_another_encoding_has_its_own_options(shown):
     assert shown.page.input_value("#max_distance-a input[type=number]") == "16"
     shown.choose("#encoding-a", "spec")
     shown.page.wait_for_selector("#spec-a textarea, #spec-a input", state="visible")
-    shown.page.fill("#spec-a textarea, #spec-a input", "rope+alibi")
-    shown.page.press("#spec-a textarea, #spec-a input", "Enter")
+    shown.enter("#spec-a textarea, #spec-a input", "rope+alibi")
     shown.wait_for("#plot-a", curve("rope+alibi", "scores"))
 
 
@@ -236,14 +244,12 @@ def test_bad_input_is_said_and_the_figure_stays(shown):
         ("1", "got 1"),
         ("2.5", "whole number"),
     ):
-        shown.page.fill("#size-train_length input", typed)
-        shown.page.press("#size-train_length input", "Enter")
+        shown.enter("#size-train_length input", typed)
         shown.page.wait_for_function(
             "words => document.querySelector('#message-a')?.textContent.includes(words)", arg=sentence
         )
     assert shown.numbers("#plot-a", "x") == before
-    shown.page.fill("#size-train_length input", "4096")
-    shown.page.press("#size-train_length input", "Enter")
+    shown.enter("#size-train_length input", "4096")
     shown.page.wait_for_function("!document.querySelector('#message-a')?.textContent.trim()")
 
 
