@@ -151,6 +151,16 @@ def test_a_rotation_of_two_axes_and_a_bias_of_one_combine():
         ordinate.attention(q, k, v, refused, q_positions=grid)
 
 
+@pytest.mark.parametrize("spec", ["rope:axis=0", "alibi:symmetric=True,axis=1", "learned:axis=1"])
+def test_an_encoding_along_one_axis_is_verified_shown_and_drawn(spec):
+    encoding = ordinate.create(spec, d_model=32, num_heads=4, max_positions=64)
+    report = ordinate.verify(encoding)
+    assert report.ok, str(report)
+    plain = spec.replace(",axis=1", "").replace(":axis=1", "").replace(":axis=0", "")
+    assert ordinate.show(spec).steps == ordinate.show(plain).steps
+    assert ordinate.plots.picture(spec).panels
+
+
 def test_a_combination_says_what_its_parts_were_made_for():
     both = ordinate.Combined(ordinate.Learned(64, 16), ordinate.RoPE(8), ordinate.ALiBi(2))
     assert (both.max_positions, both.d_model, both.head_dim, both.num_heads) == (64, 16, 8, 2)

@@ -185,10 +185,12 @@ class Along(PositionEncoding):
         self.axes = least if axes is None else check_positive_int("axes", axes, minimum=least)
         self.encoding = encoding
         for name in (
-            "logit_factor", "length_dependent", "reads_keys", "reads_input", "claims",
+            "logit_factor", "length_dependent", "reads_keys", "reads_input",
             "num_heads", "head_dim", "d_model", "max_positions",
         ):  # fmt: skip
             setattr(self, name, getattr(encoding, name))
+        # Positions that differ along another axis alone are one to it.
+        self.claims = encoding.claims - ({"uniqueness"} if self.axes > 1 else set())
 
     def embed(self, x, positions=None):
         several = isinstance(positions, Tensor) and positions.dim() == 3

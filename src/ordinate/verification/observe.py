@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attending.call import scaled_dense
 from ..bias.add import parts_of
 from ..bias.types import Bias
-from ..encoding import Combined, PositionEncoding
+from ..encoding import Along, Combined, PositionEncoding
 from .report import BrokenAnswer, NotApplicable
 from .setting import Setting
 
@@ -24,9 +24,11 @@ HOOKS = ("embed", "rotate", "bias")
 
 
 def hooks_of(encoding: PositionEncoding) -> frozenset[str]:
-    """The hooks an encoding overrides; of a combination, those of its parts."""
+    """The hooks an encoding overrides; of a combination and of what reads one axis, those of the parts."""
     if isinstance(encoding, Combined):
         return frozenset().union(*(hooks_of(part) for part in encoding.encodings))
+    if isinstance(encoding, Along):
+        return hooks_of(encoding.encoding)
     return frozenset(
         hook
         for hook in HOOKS

@@ -14,7 +14,7 @@ from ..bias.shaw import Shaw
 from ..bias.t5 import T5Bias
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
-from ..encoding import Combined, NoPE, PositionEncoding
+from ..encoding import Along, Combined, NoPE, PositionEncoding
 from ..entries import parse
 from ..rotate.rope import RoPE
 from ..verification.observe import hooks_of
@@ -84,6 +84,8 @@ def _about(spec: str) -> tuple[str, str]:
 def _steps(encoding: PositionEncoding, example: Example) -> list[Step]:
     if isinstance(encoding, Combined):
         return [item for part in encoding.encodings for item in _steps(part, example)]
+    if isinstance(encoding, Along):
+        return _steps(encoding.encoding, example)
     specific = _STEPS.get(type(encoding))
     if specific is not None:
         return specific(encoding, example)
