@@ -15,12 +15,12 @@ from ordinate.rotate import kept
 
 SOURCE = Path(ordinate.__file__).parent
 
-# Not data of calls: what devices can do (an entry for each), code that Numba compiled, the files of models that are
-# patched, and numbers of statistics.
+# Not data of calls: what devices can do (an entry for each), code that Numba compiled, the files and the
+# classes of models that are patched, and numbers of statistics.
 _STAYS = {
     "gpu._reasons", "attending.fused.tiles.shared_memory_of", "attending.fused.tiles._processors_of",
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
-    "kernels.rope_cpu._share_of_team", "hf.patch_rotary._installed",
+    "kernels.rope_cpu._share_of_team", "hf.patch_rotary._installed", "hf.attention_interface._whys",
     "lab.estimate.detectable", "lab.estimate.student_quantile", "lab.estimate.studentized_range_quantile",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-Question = TypeVar("Question", bound=Callable[[], bool])
+Question = TypeVar("Question", bound=Callable[..., object])
 
 
 def constant_while_compiling(question: Question) -> Question:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..attending.api import attention
 from ..extras import how_to_install
+from ..private import constant_while_compiling
 from .mask_rules import note_rules
 from .patch_state import NAME, site_of
 from .visible import Visible, make_visible
@@ -200,6 +201,7 @@ def uses_interface(module: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
+@constant_while_compiling
 def why_its_own(kind: type[nn.Module]) -> str | None:
     """Why the forward of a class must go on attending by its own code, looked up once; None if it need not."""
     if kind not in _whys:
@@ -208,8 +210,6 @@ def why_its_own(kind: type[nn.Module]) -> str | None:
 
 
 _whys: dict[type[nn.Module], str | None] = {}
-# As `torch.compiler.assume_constant_result` does, which imports the compiler: it calls this instead of tracing it.
-why_its_own._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _find_why(kind: type[nn.Module]) -> str | None:
