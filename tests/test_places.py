@@ -117,6 +117,15 @@ def test_positions_given_after_some_were_left_out_join_them():
     torch.testing.assert_close(torch.cat(steps, 1), attending(x, at))
 
 
+def test_biases_of_other_lengths_do_not_merge_into_one():
+    """Their sum is refused where it is used."""
+    q, k, v = _qkv(5, 5)
+    alibi = ordinate.ALiBi(2, symmetric=True)
+    bias = alibi.bias(q, k) + alibi.bias(q[:, :, :3], k[:, :, :3])
+    with pytest.raises(ValueError, match=r"bias must be made for batch, queries and keys \[2, 5, 5\]"):
+        ordinate.attention(q, k, v, bias=bias)
+
+
 @pytest.mark.parametrize("hook", ["rotate", "bias"])
 def test_an_encoding_along_one_axis_is_that_encoding_at_that_coordinate(hook):
     encoding = ordinate.RoPE(8) if hook == "rotate" else ordinate.ALiBi(2, symmetric=True)

@@ -310,6 +310,8 @@ class Places:
         """Whether both give each pair one distance; equal numbers in two tensors do not count."""
         if self is other:
             return True
+        if (self.q_len, self.k_len) != (other.q_len, other.k_len):
+            return False
         if self.offset is not None and other.offset is not None:
             return bool(self.offset == other.offset)
         if self.is_in_order or other.is_in_order:

@@ -20,7 +20,7 @@ from ..checks import (
 )
 from ..encoding import PositionEncoding
 from ..memory import check_room
-from ..positions import Places, as_positions, resolve, sequential
+from ..positions import Places, as_positions, sequential
 from .api import Impl, as_padding, attention, check_encoding
 
 
@@ -198,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         )
         if cache is not None:
             self._check_cache(cache, k)
-        new = self._new_places(q, k, positions, cache)
+        new = self._new_places(q, positions, cache)
         key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
         options: dict[str, Any] = {
             "causal": self.causal,
@@ -217,20 +217,15 @@ class MultiHeadAttention(nn.Module):
         assert isinstance(out, Tensor)
         return self.o_proj(out.transpose(1, 2).flatten(-2))
 
-    def _new_places(
-        self, q: Tensor, k: Tensor, positions: Tensor | None, cache: KVCache | None
-    ) -> Places:
+    def _new_places(self, q: Tensor, positions: Tensor | None, cache: KVCache | None) -> Places:
         """Where the tokens of a call stand: those left out go on where the cache ends."""
-        axes = self.encoding.axes
-        if positions is None and cache is not None and len(cache):
-            start, seq = len(cache), q.shape[2]
+        seq = q.shape[2]
+        if positions is None:
+            start = 0 if cache is None else len(cache)
             return Places.in_order(seq, seq, start=start, device=q.device)
-        if positions is not None:
-            batch, seq = q.shape[0], q.shape[2]
-            positions = as_positions(
-                "positions", positions, batch=batch, seq=seq, device=q.device, axes=axes
-            )
-        return resolve(q, k, positions, None, axes=axes)
+        axes, batch = self.encoding.axes, q.shape[0]
+        at = as_positions("positions", positions, batch=batch, seq=seq, device=q.device, axes=axes)
+        return Places(seq, seq, q.device, (at, at))
 
     def _attend_cached(self, q, k, v, x, new, cache, lengths, key_padding_mask, options):
         kept_x = x if self.encoding.reads_input else None
