@@ -14,7 +14,7 @@ from x_transformers.x_transformers import apply_rotary_pos_emb as x_apply
 
 import measure
 import ordinate
-from ordinate.rotate import kept
+from ordinate.rotate import rotation_cache as kept
 
 BASE = 10000.0
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from environment import describe
 from ordinate.attending import api
-from ordinate.hf.patch import patch, unpatch
+from ordinate.hf.patching.api import patch, unpatch
 
 LOSS_LIMIT, GRADIENT_SLACK = 1e-5, 2e-5  # relative, float32
 

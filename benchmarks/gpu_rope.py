@@ -27,7 +27,8 @@ from torch import Tensor
 
 import ordinate
 from environment import describe
-from ordinate.rotate import fused, kept
+from ordinate.rotate import fused
+from ordinate.rotate import rotation_cache as kept
 from ordinate.rotate.pairs import rotate_pairs_reference
 
 DEVICE = torch.device("cuda")

@@ -26,11 +26,11 @@ from torch import nn
 
 from environment import describe
 from measure import rounds
-from ordinate.lab.build import make_model, make_optimizer, make_task
 from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import load_corpus
-from ordinate.lab.model import token_losses
-from ordinate.lab.presets import PRESETS
+from ordinate.lab.run.build import make_model, make_optimizer, make_task
+from ordinate.lab.run.model import token_losses
+from ordinate.lab.run.presets import PRESETS
 
 TOKENS_A_STEP = 32768
 LENGTHS = (4096, 16384)

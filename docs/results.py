@@ -6,10 +6,10 @@ import itertools
 import math
 from pathlib import Path
 
-from ordinate.lab import words
-from ordinate.lab.findings_training import past_best
-from ordinate.lab.report import read_report, write_report
-from ordinate.lab.summary import Arm, Evaluation, Summary
+from ordinate.lab import formats as words
+from ordinate.lab.report.api import read_report, write_report
+from ordinate.lab.report.summary import Arm, Evaluation, Summary
+from ordinate.lab.report.training_findings import past_best
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "results.md"

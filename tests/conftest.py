@@ -49,7 +49,7 @@ def without_float64(request, monkeypatch):
     """A mode that refuses float64; where caches are at work, `in_float64` is told that the CPU has none."""
     from float64_modes import Called, Dispatched
     from ordinate import numerics
-    from ordinate.rotate import kept
+    from ordinate.rotate import rotation_cache as kept
 
     kept._kept.clear()
     if request.param == "every operator":

@@ -11,7 +11,7 @@ import torch
 
 import ordinate
 from ordinate import caches, numerics
-from ordinate.rotate import kept
+from ordinate.rotate import rotation_cache as kept
 
 SOURCE = Path(ordinate.__file__).parent
 
@@ -20,8 +20,9 @@ SOURCE = Path(ordinate.__file__).parent
 _STAYS = {
     "gpu._reasons", "attending.fused.tiles.shared_memory_of", "attending.fused.tiles._processors_of",
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
-    "kernels.rope_cpu._share_of_team", "hf.patch_rotary._installed", "hf.attention_interface._whys",
-    "lab.estimate.detectable", "lab.estimate.student_quantile", "lab.estimate.studentized_range_quantile",
+    "kernels.rope_cpu._share_of_team", "hf.patching.rotary._installed", "hf.patching.attention_interface._whys",
+    "lab.report.estimate.detectable", "lab.report.estimate.student_quantile",
+    "lab.report.estimate.studentized_range_quantile",
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def _remembering() -> set[str]:
 
 def test_every_cache_is_emptied_or_named_here():
     emptied = {
-        "numerics._constants", "angles._speeds", "rotate.kept._kept",
+        "numerics._constants", "angles._speeds", "rotate.rotation_cache._kept",
         "attending.fused.plans._plans", "attending.varlen._found_right",
         "kernels.rope.choose_tiling", "kernels.rope._step", "lab.corpus.load_corpus",
     }  # fmt: skip

@@ -62,7 +62,7 @@ def test_every_scaling_modifies_the_rope_before_it(name: str):
     rope = create(f"rope+{SCALINGS[name]}", **SIZES)
     assert isinstance(rope, ordinate.RoPE)
     assert type(rope.scaling) is catalog[name].cls
-    assert getattr(rope.scaling, "original_max_position", 64) == 64  # from max_positions
+    assert getattr(rope.scaling, "original_max_positions", 64) == 64  # from max_positions
 
 
 def test_options_ride_in_the_spec():
@@ -84,10 +84,10 @@ def test_exponents_with_a_plus_are_numbers_not_sums():
 
 
 def test_the_specs_own_original_length_wins():
-    rope = create("rope+yarn:factor=4,original_max_position=2048", **SIZES)
+    rope = create("rope+yarn:factor=4,original_max_positions=2048", **SIZES)
     assert isinstance(rope, ordinate.RoPE)
     assert isinstance(rope.scaling, scaling.YaRN)
-    assert rope.scaling.original_max_position == 2048
+    assert rope.scaling.original_max_positions == 2048
 
 
 def test_a_plus_between_encodings_combines_them():
@@ -133,6 +133,6 @@ def test_a_missing_dimension_is_named():
     with pytest.raises(ValueError, match=r"'alibi' in spec 'alibi' needs num_heads"):
         create("alibi", head_dim=8)
     with pytest.raises(
-        ValueError, match=r"needs original_max_position; give it as create\(…, max_positions=…\)"
+        ValueError, match=r"needs original_max_positions; give it as create\(…, max_positions=…\)"
     ):
         create("rope+yarn:factor=4", head_dim=8)

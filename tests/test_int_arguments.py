@@ -98,19 +98,19 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"length": 3, "max_position": 9, "batch": 2},
     ),
     "scaling.frequencies": (lambda dim: scaling.frequencies(1e4, dim), {"dim": 64}),
-    "scaling.DynamicNTK": (scaling.DynamicNTK, {"factor": 2, "original_max_position": 64}),
+    "scaling.DynamicNTK": (scaling.DynamicNTK, {"factor": 2, "original_max_positions": 64}),
     "scaling.YaRN": (
         scaling.YaRN,
-        {"factor": 2, "original_max_position": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
+        {"factor": 2, "original_max_positions": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
          "mscale_all_dim": 2},
     ),
     "scaling.LongRoPE": (
         scaling.LongRoPE,
-        {"short_factor": (1, 2), "long_factor": (3, 4), "original_max_position": 64, "factor": 2},
+        {"short_factor": (1, 2), "long_factor": (3, 4), "original_max_positions": 64, "factor": 2},
     ),
     "scaling.Llama3": (
         scaling.Llama3,
-        {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position": 64},
+        {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_positions": 64},
     ),
     "hf.checkpoint_inv_freq": (lambda length: hf.checkpoint_inv_freq(_dynamic, length), {"length": 64}),
     "hf.extend": (lambda **lengths: hf.extend(_LLAMA, **lengths).config, {"to": 16384, "original": 4096}),

@@ -294,7 +294,7 @@ class TakesTokensForLength(PositionEncoding):
     def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
         if lengths is None and self.own:
             lengths = k.shape[2]
-        scaling = ordinate.scaling.DynamicNTK(factor=4, original_max_position=64)
+        scaling = ordinate.scaling.DynamicNTK(factor=4, original_max_positions=64)
         rope = RoPE(8, base=100, scaling=scaling)
         return rope.rotate(q, k, q_positions, k_positions, lengths=lengths)
 

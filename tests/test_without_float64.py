@@ -17,8 +17,8 @@ import ordinate
 from float64_modes import Called, Dispatched, Refused
 from ordinate import RoPE, Sinusoidal, hf, numerics, scaling
 from ordinate.entries import catalog
-from ordinate.lab.model import Transformer
-from ordinate.rotate import kept
+from ordinate.lab.run.model import Transformer
+from ordinate.rotate import rotation_cache as kept
 
 pytestmark = pytest.mark.plain
 

@@ -1,4 +1,8 @@
-"""Argument checks: each failure is one sentence with the argument, the rule and the value."""
+"""Argument checks: each failure is one sentence with the argument, the rule and the value.
+
+`refused` makes that sentence of its fields and leaves them on the exception, so that a command finds the option
+an argument came from, and a page says the same in another language, without reading English.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import numbers
 import operator
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +32,72 @@ def short(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """What an error says, by field.
+
+    Attributes:
+        argument: The name of what was given; empty where the rule is the whole sentence.
+        rule: What must hold, with the names of ``facts`` in braces.
+        value: What was given instead, as the sentence quotes it; None where it says nothing of it.
+        advice: What to do, after the value; a template like the rule.
+
+    Example:
+        >>> str(Refusal("window", "must be at least {minimum}", "0", {"minimum": 1}))
+        'window must be at least 1, got 0'
+    """
+
+    argument: str
+    rule: str
+    value: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    advice: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.argument} " if self.argument else ""
+        got = "" if self.value is None else f", got {self.value}"
+        return f"{subject}{self.rule.format_map(self.facts)}{got}{self.advice.format_map(self.facts)}"
+
+    def about(self, argument: str) -> Refusal:
+        """The same of another name: of the option, say, that gave the argument."""
+        return replace(self, argument=argument)
+
+
+def refused(
+    argument: str,
+    rule: str,
+    value: object = None,
+    *,
+    error: Callable[[str], Exception] = ValueError,
+    advice: str = "",
+    **facts: Any,
+) -> Exception:
+    """The exception to raise, whose ``refusal`` has the fields of its sentence.
+
+    Args:
+        value: Text is quoted as it stands; pass ``short(value)`` for what a user gave.
+
+    Example:
+        >>> raise refused("window", "must be at least {minimum}", 0, minimum=1)
+        Traceback (most recent call last):
+        ValueError: window must be at least 1, got 0
+    """
+    refusal = Refusal(argument, rule, None if value is None else str(value), facts, advice)
+    made = error(str(refusal))
+    made.refusal = refusal  # type: ignore[attr-defined]
+    return made
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """The fields of an error's sentence; of one that was not made by `refused`, the sentence alone."""
+    found = getattr(error, "refusal", None)
+    return (
+        found
+        if isinstance(found, Refusal)
+        else Refusal("", "{sentence}", facts={"sentence": str(error)})
+    )
+
+
 class _Repr(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         # A number of a million digits takes seconds to print, and Python refuses past 4300.
@@ -40,33 +111,37 @@ _repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 60, 60
 def check_rank(name: str, tensor: Tensor, axes: str) -> None:
     """``tensor`` must have one dimension per name in ``axes``, e.g. ``"batch, seq, d_model"``."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor [{axes}], got {type(tensor).__name__}")
+        raise refused(
+            name, "must be a tensor [{axes}]", type(tensor).__name__, error=TypeError, axes=axes
+        )
     if tensor.dim() != axes.count(",") + 1:
-        raise ValueError(f"{name} must have shape [{axes}], got {list(tensor.shape)}")
+        raise refused(name, "must have shape [{axes}]", list(tensor.shape), axes=axes)
 
 
 def check_table(name: str, table: Tensor, axes: str, lo: object) -> int:
     """A table over distances: a rank, at least one distance, and the distance it starts from, which is returned."""
     check_rank(name, table, axes)
     if table.shape[1] == 0:
-        raise ValueError(f"{name} must hold at least one distance, got {list(table.shape)}")
+        raise refused(name, "must hold at least one distance", list(table.shape))
     try:
         return check_int("lo", lo)
     except TypeError:
-        raise TypeError(f"lo must be an int, the distance {name} starts from, got {short(lo)}") from None
+        rule = "must be an int, the distance {table} starts from"
+        raise refused("lo", rule, short(lo), error=TypeError, table=name) from None
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
+        raise refused(name, "must be floating point", tensor.dtype, error=TypeError)
     if tensor.dtype.itemsize == 1:  # float8, in which PyTorch adds nothing up
-        raise TypeError(f"{name} must be floating point of at least 16 bits, got {tensor.dtype}")
+        rule = "must be floating point of at least 16 bits"
+        raise refused(name, rule, tensor.dtype, error=TypeError)
 
 
 def check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         got = short(value) if isinstance(value, (str, int, float)) else type(value).__name__
-        raise TypeError(f"{name} must be True or False, got {got}")
+        raise refused(name, "must be True or False", got, error=TypeError)
 
 
 def as_int(name: str, value: object) -> int:
@@ -78,7 +153,7 @@ def as_int(name: str, value: object) -> int:
             return int(operator.index(value))  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise TypeError(f"{name} must be an int, got {short(value)}")
+    raise refused(name, "must be an int", short(value), error=TypeError)
 
 
 def check_int(name: str, value: object) -> int:
@@ -86,7 +161,7 @@ def check_int(name: str, value: object) -> int:
     value = as_int(name, value)
     # What a compiler knows as a symbol comes from a tensor.
     if not torch.compiler.is_compiling() and type(value) is int and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name} must fit in 64 bits, got {short(value)}")
+        raise refused(name, "must fit in 64 bits", short(value))
     return value
 
 
@@ -99,7 +174,7 @@ def check_positive_int(name: str, value: object, *, minimum: int = 1) -> int:
     """``value`` as an int, which must be at least ``minimum``."""
     value = check_int(name, value)
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {short(value)}")
+        raise refused(name, "must be at least {least}", short(value), least=minimum)
     return value
 
 
@@ -118,12 +193,12 @@ def check_size(name: str, value: object, *, minimum: int = 1, most: int = LARGES
 
 def check_at_most(name: str, value: float, most: float) -> None:
     if value > most:
-        raise ValueError(f"{name} must be at most {most}, got {short(value)}")
+        raise refused(name, "must be at most {most}", short(value), most=most)
 
 
 def check_sequence(name: str, value: object, of: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a sequence of {of}, got {short(value)}")
+        raise refused(name, "must be a sequence of {of}", short(value), error=TypeError, of=of)
     return value
 
 
@@ -139,7 +214,7 @@ def check_ints(name: str, values: object, *, minimum: int = 1) -> tuple[int, ...
 def check_even(name: str, value: object) -> int:
     value = check_size(name, value, minimum=2)
     if value % 2:
-        raise ValueError(f"{name} must be even, channels turn in pairs, got {short(value)}")
+        raise refused(name, "must be even, channels turn in pairs", short(value))
     return value
 
 
@@ -149,18 +224,18 @@ def check_number(
     """``value`` as an int of 64 bits or a float; NumPy's numbers are welcome."""
     if type(value) not in (int, float):
         if _is_bool(value) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{name} must be a number, got {short(value)}")
+            raise refused(name, "must be a number", short(value), error=TypeError)
         value = operator.index(value) if isinstance(value, numbers.Integral) else float(value)
     assert isinstance(value, (int, float))
     # Not math.isfinite: under a compiler with dynamic=True a number may be a symbol.
     if not -sys.float_info.max <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be finite, got {short(value)}")
+        raise refused(name, "must be finite", short(value))
     if not -(2**63) <= value < 2**63:  # where PyTorch takes no int
         value = float(value)
     if above is not None and not value > above:
-        raise ValueError(f"{name} must be greater than {above:g}, got {value:g}")
+        raise refused(name, "must be greater than {least}", f"{value:g}", least=f"{above:g}")
     if at_least is not None and not value >= at_least:
-        raise ValueError(f"{name} must be at least {at_least:g}, got {value:g}")
+        raise refused(name, "must be at least {least}", f"{value:g}", least=f"{at_least:g}")
     return value
 
 
@@ -173,7 +248,8 @@ def check_fields(owner: object, check: Callable[..., object], *names: str, **rul
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {short(value)}")
+        listed = ", ".join(map(repr, choices))
+        raise refused(name, "must be one of {choices}", short(value), choices=listed)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -185,19 +261,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return "; known: " + ", ".join(known)
 
 
-def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str) -> None:
-    """Every value must lie in ``[lowest, highest]``.
+def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str, **facts: Any) -> None:
+    """Every value must lie in ``[lowest, highest]``, which ``rule`` says in words.
 
     In eager mode the offending value is raised; a compiled graph cannot raise for data, so there
     the check becomes an assertion on the device, without a graph break.
     """
     if torch.compiler.is_compiling():
         inside = ((values >= lowest) & (values <= highest)).all()
-        assert_on_device(inside, f"{name} must be {rule}")
+        assert_on_device(inside, str(Refusal(name, rule, facts=facts)))
         return
     values = unwrapped(values)  # the numbers of a tensor under vmap cannot be read
     if values.numel() == 0 or values.device.type == "meta":
         return
     low, high = (int(value) for value in torch.aminmax(values))
     if low < lowest or high > highest:
-        raise ValueError(f"{name} must be {rule}, got {low if low < lowest else high}")
+        raise refused(name, rule, low if low < lowest else high, **facts)

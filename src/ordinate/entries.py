@@ -100,7 +100,7 @@ def create(
     Args:
         d_model, num_heads, head_dim, max_positions: What the model has; each encoding takes what it
             needs. ``head_dim`` defaults to ``d_model / num_heads``; ``max_positions`` is also the length a
-            scaling starts from, unless its options say ``original_max_position``.
+            scaling starts from, unless its options say ``original_max_positions``.
 
     Raises:
         ValueError: An unknown name or option (with the nearest known ones), a value that cannot be
@@ -126,7 +126,7 @@ def create(
         "num_heads": num_heads,
         "head_dim": head_dim,
         "max_positions": max_positions,
-        "original_max_position": max_positions,
+        "original_max_positions": max_positions,
     }
     made: list[tuple[Entry, dict[str, Any]]] = []
     axes: list[int | None] = []
@@ -213,7 +213,7 @@ def _arguments(
             arguments[key] = context[key]
         elif parameter.default is parameter.empty:
             where = f"create(…, {key}=…)" if key in context else f"'{entry.name}:{key}=…'"
-            if key == "original_max_position":
+            if key == "original_max_positions":
                 where = "create(…, max_positions=…)"
             raise ValueError(f"{entry.name!r} in spec {quoted(spec)} needs {key}; give it as {where}")
     return arguments

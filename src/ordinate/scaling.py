@@ -130,19 +130,19 @@ class DynamicNTK(Scaling):
     length_dependent = True
 
     factor: float
-    original_max_position: int
+    original_max_positions: int
 
     def __post_init__(self) -> None:
         check_fields(self, check_number, "factor", at_least=1)
-        check_fields(self, check_positive_int, "original_max_position")
+        check_fields(self, check_positive_int, "original_max_positions")
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         if lengths is None:
             return frequencies(base, dim, device)
 
         def stretched(home: torch.device, lengths: Tensor) -> Tensor:
-            length = lengths.clamp(min=self.original_max_position).double()
-            stretch = self.factor * length / self.original_max_position - (self.factor - 1)
+            length = lengths.clamp(min=self.original_max_positions).double()
+            stretch = self.factor * length / self.original_max_positions - (self.factor - 1)
             return torch.pow(_ntk_base(base, dim, stretch)[..., None], _exponents(dim, home))
 
         return in_float64(lengths.device, stretched, lengths)
@@ -168,7 +168,7 @@ class YaRN(Scaling):
     """
 
     factor: float
-    original_max_position: int
+    original_max_positions: int
     beta_fast: float = 32
     beta_slow: float = 1
     attention_factor: float | None = None
@@ -179,7 +179,7 @@ class YaRN(Scaling):
 
     def __post_init__(self) -> None:
         check_fields(self, check_number, "factor", at_least=1)
-        check_fields(self, check_positive_int, "original_max_position")
+        check_fields(self, check_positive_int, "original_max_positions")
         check_fields(self, check_number, "beta_slow", above=0)
         check_fields(self, check_number, "beta_fast", at_least=self.beta_slow)
         check_at_most("beta_fast", self.beta_fast, 1e9)  # turns; beyond, their logarithm ends
@@ -212,7 +212,7 @@ class YaRN(Scaling):
         """How much of its own frequency each pair keeps: 1 for all of it, 0 for ``1/factor`` of it."""
         plain = frequencies(base, dim, device)
         if self.dialect == "paper":
-            turns = self.original_max_position * plain / (2 * math.pi)
+            turns = self.original_max_positions * plain / (2 * math.pi)
             if self.beta_fast == self.beta_slow:  # Kimi K2: a step, where the others ramp
                 return (turns >= self.beta_slow).double()
             return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
@@ -224,7 +224,7 @@ class YaRN(Scaling):
 
     def _ramp_ends(self, base: float, dim: int) -> tuple[float, float]:
         def pair_that_turns(times: float) -> float:
-            ratio = self.original_max_position / (times * 2 * math.pi)
+            ratio = self.original_max_positions / (times * 2 * math.pi)
             return dim * math.log(ratio) / (2 * math.log(base))
 
         low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
@@ -243,23 +243,23 @@ class LongRoPE(Scaling):
     """Each pair has its own searched divisor, one set for short and one for long inputs.
 
     Ding et al. 2024, arXiv:2402.13753, in the form of Phi-3: ``short_factor`` up to
-    ``original_max_position`` tokens, ``long_factor`` beyond, chosen for each sequence by itself.
+    ``original_max_positions`` tokens, ``long_factor`` beyond, chosen for each sequence by itself.
 
     Args:
         factor: The extension ``s`` from which the default attention factor
-            ``sqrt(1 + ln s / ln original_max_position)`` is formed; without it that is 1.
+            ``sqrt(1 + ln s / ln original_max_positions)`` is formed; without it that is 1.
     """
 
     length_dependent = True
 
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]
-    original_max_position: int
+    original_max_positions: int
     factor: float | None = None
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, check_positive_int, "original_max_position", minimum=2)
+        check_fields(self, check_positive_int, "original_max_positions", minimum=2)
         for name in ("short_factor", "long_factor"):
             check_sequence(name, getattr(self, name), "numbers")
             divisors = tuple(
@@ -277,7 +277,7 @@ class LongRoPE(Scaling):
     def _default_attention_factor(self) -> float:
         if self.factor is None or self.factor <= 1:
             return 1.0
-        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position))
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_positions))
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         for name in ("short_factor", "long_factor"):
@@ -291,7 +291,7 @@ class LongRoPE(Scaling):
         if lengths is None:
             return short
         long = plain / constant(self.long_factor, torch.float64, plain.device)
-        is_long = (lengths > self.original_max_position).to(plain.device)
+        is_long = (lengths > self.original_max_positions).to(plain.device)
         return torch.where(is_long[..., None], long, short)
 
 
@@ -308,17 +308,17 @@ class Llama3(Scaling):
     factor: float
     low_freq_factor: float
     high_freq_factor: float
-    original_max_position: int
+    original_max_positions: int
 
     def __post_init__(self) -> None:
         check_fields(self, check_number, "factor", at_least=1)
         check_fields(self, check_number, "low_freq_factor", above=0)
         check_fields(self, check_number, "high_freq_factor", at_least=self.low_freq_factor)
-        check_fields(self, check_positive_int, "original_max_position")
+        check_fields(self, check_positive_int, "original_max_positions")
 
     def inv_freq(self, base, dim, lengths=None, device=None):
         plain = frequencies(base, dim, device)
-        turns = self.original_max_position * plain / (2 * math.pi)
+        turns = self.original_max_positions * plain / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor
         if span == 0:  # Llama 4: a step where the others blend
             kept = (turns >= self.low_freq_factor).double()

@@ -55,7 +55,7 @@ def test_without_out_records_go_to_a_folder_named_after_the_time(tmp_path, capsy
 
 def test_an_interrupted_comparison_goes_on_and_ends_as_it_would_have(tmp_path, capsys, monkeypatch):
     assert compare("rope", "alibi", *TINY, "--out", tmp_path / "whole") == 0
-    from ordinate.lab import train
+    from ordinate.lab.run import train
 
     real, calls = train.validation_loss, []
 
@@ -254,7 +254,7 @@ def test_a_folder_out_of_reach_is_one_sentence(tmp_path, capsys, monkeypatch, op
 def test_records_that_somebody_removes_before_the_end_are_told_in_a_sentence(
     tmp_path, capsys, monkeypatch, lost
 ):
-    from ordinate.lab import sweep
+    from ordinate.lab.run import sweep
 
     real, out = sweep.run_all, tmp_path / "out"
 
@@ -303,7 +303,7 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.plain
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):
-    from ordinate.lab import sweep
+    from ordinate.lab.run import sweep
 
     monkeypatch.setattr(sweep.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     assert compare("rope", *TINY, "--out", tmp_path / "out") == 2
@@ -315,7 +315,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, cap
 
 @pytest.mark.plain
 def test_a_model_larger_than_memory_is_refused_before_anything_is_made(tmp_path, capsys, monkeypatch):
-    from ordinate.lab import sweep
+    from ordinate.lab.run import sweep
 
     monkeypatch.setattr(sweep, "free_memory", lambda: 1000)
     monkeypatch.setattr(sweep, "make_model", None)
@@ -382,7 +382,7 @@ def test_a_comparison_on_disk_is_not_mixed_with_another(tmp_path, capsys):
 
 @pytest.mark.plain
 def test_an_arm_that_diverges_is_a_result_and_the_others_go_on(tmp_path, capsys, monkeypatch):
-    from ordinate.lab import train
+    from ordinate.lab.run import train
 
     step = train._Run._step
 
@@ -458,7 +458,7 @@ BROKEN_SWEEPS = [
 @pytest.mark.parametrize("change", BROKEN_SWEEPS, ids=str)
 @pytest.mark.parametrize("command", [["compare", "--resume", "--out"], ["report"]])
 def test_a_sweep_that_is_not_one_is_one_sentence(tmp_path, capsys, change, command):
-    from ordinate.lab.sweep import plan
+    from ordinate.lab.run.sweep import plan
 
     plan(arms=["none"], task="copy").save(tmp_path)
     whole = json.loads((tmp_path / "sweep.json").read_text())

@@ -11,7 +11,7 @@ import pytest
 from synthetic_records import write_sweep
 
 from ordinate.cli.app import run
-from ordinate.lab import report as reporting
+from ordinate.lab.report import api as reporting
 
 
 @pytest.fixture(autouse=True)

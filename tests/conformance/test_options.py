@@ -12,7 +12,7 @@ import ordinate
 from ordinate import scaling
 
 # For each entry: settings that leave room for every option to matter, and another value of each.
-_YARN = {"factor": 4.0, "original_max_position": 4096}
+_YARN = {"factor": 4.0, "original_max_positions": 4096}
 _LONG = {"short_factor": (1.0, 1.1, 1.2, 1.3), "long_factor": (1.0, 2.0, 3.0, 4.0)}
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "none": ({}, {}),
@@ -53,14 +53,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "linear": ({"factor": 2.0}, {"factor": 3.0}),
     "ntk": ({"factor": 2.0}, {"factor": 3.0}),
     "dynamic": (
-        {"factor": 2.0, "original_max_position": 8},
-        {"factor": 3.0, "original_max_position": 16},
+        {"factor": 2.0, "original_max_positions": 8},
+        {"factor": 3.0, "original_max_positions": 16},
     ),
     "yarn": (
         {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.4},
         {
             "factor": 8.0,
-            "original_max_position": 128,
+            "original_max_positions": 128,
             "beta_fast": 2.0,
             "beta_slow": 0.25,
             "attention_factor": 2.0,
@@ -71,18 +71,18 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "longrope": (
-        {**_LONG, "original_max_position": 12, "factor": 4.0},
+        {**_LONG, "original_max_positions": 12, "factor": 4.0},
         {
             "short_factor": (2.0, 2.0, 2.0, 2.0),
             "long_factor": (5.0, 5.0, 5.0, 5.0),
-            "original_max_position": 64,
+            "original_max_positions": 64,
             "factor": 8.0,
             "attention_factor": 2.0,
         },
     ),
     "llama3": (
-        {"factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position": 64},
-        {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0, "original_max_position": 96},
+        {"factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_positions": 64},
+        {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0, "original_max_positions": 96},
     ),
     "proportional": ({"fraction": 0.5}, {"fraction": 0.75, "factor": 2.0}),
 }

@@ -10,7 +10,7 @@ import torch
 
 import ordinate
 from ordinate.lab.config import RunConfig
-from ordinate.lab.train import make_encoding, train_and_evaluate
+from ordinate.lab.run.train import make_encoding, train_and_evaluate
 
 pytestmark = [
     pytest.mark.gpu,

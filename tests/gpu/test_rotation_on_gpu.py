@@ -117,7 +117,7 @@ def test_any_int64_is_a_position(name, compiled):
 
 
 def test_tables_are_let_go_with_their_encoding_and_when_told():
-    from ordinate.rotate import kept
+    from ordinate.rotate import rotation_cache as kept
 
     ordinate.clear_caches()
     q = torch.randn(1, 4, 4096, 64, device="cuda")

@@ -31,8 +31,8 @@ from ordinate.hf import (
     unpatch,
 )
 from ordinate.hf.partial import whole_or_not_at_all
-from ordinate.hf.patch_state import site_of
-from ordinate.hf.visible import Visible
+from ordinate.hf.patching.masks import Visible
+from ordinate.hf.patching.state import site_of
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
 CODEGEN = {
@@ -95,7 +95,7 @@ def patch_dinov3() -> Any:
 
 
 def patch_what_then_answers_otherwise() -> Any:
-    with mock.patch("ordinate.hf.patch_check.allowed", return_value=-1.0):
+    with mock.patch("ordinate.hf.patching.check.allowed", return_value=-1.0):
         return patch(build("Llama 2"))
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ordinate import RoPE, hf
-from ordinate.hf.families import FAMILIES
-from ordinate.hf.families_rotary import ROTARY
+from ordinate.hf.config.families.registry import FAMILIES
+from ordinate.hf.config.families.rotary import ROTARY
 
 # Every family takes from these what its config class has.
 SMALL: dict[str, Any] = {

@@ -177,7 +177,7 @@ def test_the_length_beside_the_mapping_goes_before_the_one_within():
         }
     )
     scaling = plan.layers[0].encoding.scaling
-    assert scaling.original_max_position == plan.original_max_positions == 4096
+    assert scaling.original_max_positions == plan.original_max_positions == 4096
     assert scaling.attention_factor == math.sqrt(1 + math.log(2) / math.log(4096))
 
 

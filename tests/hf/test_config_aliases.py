@@ -10,7 +10,7 @@ import pytest
 from hf_cases import THEIRS, config_class
 
 from ordinate.hf import Plan, from_config
-from ordinate.hf.families import FAMILIES
+from ordinate.hf.config.families.registry import FAMILIES
 
 #: Old names in config classes that say nothing about positions, sizes or layers.
 ELSEWHERE = {

@@ -19,7 +19,7 @@ import pytest
 
 from ordinate import PositionEncoding
 from ordinate.hf import ConfigError, diagnose, from_config
-from ordinate.hf.families import FAMILIES, WRAPPERS
+from ordinate.hf.config.families.registry import FAMILIES, WRAPPERS
 
 pytestmark = pytest.mark.plain  # a shape checker would refuse what is to be refused by us
 

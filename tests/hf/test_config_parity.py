@@ -21,7 +21,7 @@ from hf_cases import (
 )
 
 from ordinate import RoPE, hf
-from ordinate.hf.families import FAMILIES
+from ordinate.hf.config.families.registry import FAMILIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 

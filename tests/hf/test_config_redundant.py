@@ -8,7 +8,7 @@ import pytest
 
 from ordinate import RoPE
 from ordinate.hf import ConfigError, diagnose, from_config
-from ordinate.hf.reader import concerns_positions
+from ordinate.hf.config.reader import concerns_positions
 
 AGREEING: dict[str, dict[str, Any]] = {
     "gemma-2-9b": {"model_type": "gemma2", "sliding_window": 4096, "sliding_window_size": 4096},

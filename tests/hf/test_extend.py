@@ -13,7 +13,7 @@ from hf_cases import config_class, our_frequencies, rotary_module, their_frequen
 from ordinate import RoPE, hf
 from ordinate.cli.app import run
 from ordinate.hf import ConfigError, diagnose, extend, from_config
-from ordinate.hf.extend import METHODS
+from ordinate.hf.extension import METHODS
 from ordinate.hf.write import write_config
 from ordinate.scaling import NTK, DynamicNTK, Linear, Llama3, YaRN
 

@@ -16,7 +16,7 @@ from patch_models import MODELS, build, inputs, left_padding, logits, tokens
 from torch import nn
 
 from ordinate.hf import patch, register_attention, unpatch
-from ordinate.hf.patch_rotary import _installed
+from ordinate.hf.patching.rotary import _installed
 from ordinate.rotate.rotation import Rotation
 
 close = {"atol": 1e-5, "rtol": 1e-5}
@@ -46,7 +46,7 @@ def count_calls(monkeypatch, owner, name: str) -> list:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_attention_layer_attends_and_turns_by_ordinate(name, monkeypatch):
     model = build(name)
-    interface = importlib.import_module("ordinate.hf.attention_interface")
+    interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     report = patch(model)
     attends = count_calls(monkeypatch, interface, "attention")
     turns = count_calls(monkeypatch, Rotation, "_turn")
@@ -218,7 +218,7 @@ def test_a_copy_of_a_patched_model_is_a_patched_model_of_its_own(name):
 def test_an_implementation_chosen_after_the_patch_is_kept(monkeypatch):
     model = build("Llama 2")
     patch(model)
-    interface = importlib.import_module("ordinate.hf.attention_interface")
+    interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     attends = count_calls(monkeypatch, interface, "attention")
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -598,7 +598,7 @@ def test_a_rotary_module_that_turns_otherwise_is_left_alone():
 
 def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monkeypatch):
     """Families nobody tried: what is wrong shows in the answer to a few tokens, and is taken back."""
-    interface = importlib.import_module("ordinate.hf.attention_interface")
+    interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     right = interface.attend
     model = build("Llama 2").train()
     given = inputs(model, mask=True)

@@ -10,7 +10,7 @@ import transformers
 from patch_models import _TINY, MODELS, build, left_padding, logits, tokens
 
 from ordinate.hf import patch, register_attention, unpatch
-from ordinate.hf.patch_rotary import Turn
+from ordinate.hf.patching.rotary import Turn
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -224,7 +224,7 @@ def refuse(*args):
 def test_layers_that_are_rewritten_here_are_asked_too(name, monkeypatch):
     """A kernel that forgets padding is found out, in decoding as well as in a whole pass."""
     assert patch(build(name)).checked
-    layers = importlib.import_module("ordinate.hf.patch_layers")
+    layers = importlib.import_module("ordinate.hf.patching.layers")
     right = layers.attend
 
     def forgets(q, k, v, terms, **options):
@@ -264,7 +264,7 @@ def test_an_option_that_is_off_keeps_no_layer_from_attending_by_ordinate():
 
 def test_what_attention_by_ordinate_answers_otherwise_is_the_models_own_again(monkeypatch):
     """Whoever is to blame: the report says what was seen, and only the rotation is ordinate's."""
-    interface = importlib.import_module("ordinate.hf.attention_interface")
+    interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     right = interface.attention
     monkeypatch.setattr(
         interface, "attention", lambda *given, **terms: right(*given, **(terms | {"window": None}))

@@ -10,7 +10,8 @@ import transformers
 from patch_models import MODELS, build, inputs, is_encoder_decoder, tokens
 from torch import Tensor, nn
 
-from ordinate.hf import attention_interface, patch, register_attention
+from ordinate.hf import patch, register_attention
+from ordinate.hf.patching import attention_interface
 
 pytestmark = [
     pytest.mark.plain,  # compilers cannot see through the shape checker

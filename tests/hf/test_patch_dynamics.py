@@ -12,8 +12,8 @@ import torch
 from patch_models import _LATENT, _model, build, logits, rope, tokens
 
 from ordinate.hf import from_config, patch
-from ordinate.hf.attention_interface import _whys, attention_forward
-from ordinate.hf.patch_rotary import appliers_of
+from ordinate.hf.patching.attention_interface import _whys, attention_forward
+from ordinate.hf.patching.rotary import appliers_of
 
 TRAINED = 16
 DYNAMIC = {

@@ -99,7 +99,7 @@ def test_a_static_cache_gives_what_a_growing_one_does_by_ordinate(name, padded, 
 
         monkeypatch.setattr(owner, what, counted)
 
-    count(importlib.import_module("ordinate.hf.attention_interface"), "attention")
+    count(importlib.import_module("ordinate.hf.patching.attention_interface"), "attention")
     count(Rotation, "_turn")
     growing = in_pieces(model, transformers.DynamicCache, padded)
     of_growing = dict(calls)

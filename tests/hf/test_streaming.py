@@ -182,7 +182,7 @@ def test_keys_of_images_are_not_taken_for_keys_of_layers_without_rotation():
 def test_a_layer_that_its_own_code_answers_refuses_what_was_left_unturned(monkeypatch):
     model = build(ONE_LAYER["Falcon"])
     patch(model)
-    monkeypatch.setattr("ordinate.hf.patch_layers._is_ours", lambda *given: False)
+    monkeypatch.setattr("ordinate.hf.patching.layers._is_ours", lambda *given: False)
     with pytest.raises(NotImplementedError, match=r"then attend as they are.* got a layer that does it"):
         model(tokens(), past_key_values=streaming_cache(SINKS, WINDOW))
 

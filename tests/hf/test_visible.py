@@ -8,9 +8,9 @@ import transformers
 from transformers import masking_utils as theirs
 
 import ordinate
-from ordinate.hf.attention_interface import register_attention
-from ordinate.hf.mask_rules import rules_of
-from ordinate.hf.visible import Visible
+from ordinate.hf.patching.attention_interface import register_attention
+from ordinate.hf.patching.mask_rules import rules_of
+from ordinate.hf.patching.masks import Visible
 
 BATCH, LENGTH, WINDOW = 2, 12, 4
 

@@ -12,8 +12,8 @@ from patch_models import build, inputs, logits
 
 import ordinate
 from ordinate.hf import patch, to_half, to_interleaved, unpatch
-from ordinate.hf.patch_rotary import Form, RotarySite
-from ordinate.hf.patch_state import site_of
+from ordinate.hf.patching.rotary import Form, RotarySite
+from ordinate.hf.patching.state import site_of
 from ordinate.hf.safetensors_file import SafetensorsFile
 
 OTHER = {"half": "interleaved", "interleaved": "half"}

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from ordinate.lab import checkpoint
-from ordinate.lab.build import make_task
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
 from ordinate.lab.reading import parse, read_bytes
+from ordinate.lab.record_checks import check_environments, check_lines, check_result
 from ordinate.lab.records import (
     Mark,
     MetricsFile,
@@ -28,10 +27,11 @@ from ordinate.lab.records import (
     write_atomically,
     write_json,
 )
-from ordinate.lab.soundness import check_environments, check_lines, check_result
-from ordinate.lab.sweep import check_memory, check_room, how_many_at_once, plan
+from ordinate.lab.run import checkpoint
+from ordinate.lab.run.build import make_task
+from ordinate.lab.run.sweep import check_memory, check_room, how_many_at_once, plan
+from ordinate.lab.run.train import Diverged, _check_finite, _interrupted, train_and_evaluate
 from ordinate.lab.tasks import Language
-from ordinate.lab.train import Diverged, _check_finite, _interrupted, train_and_evaluate
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="ordinate-errors-")
 HERE = Path(_FOLDER.name)
@@ -124,7 +124,7 @@ def room(free: int) -> None:
 
 
 def memory(free: int) -> None:
-    with mock.patch("ordinate.lab.sweep.free_memory", return_value=free):
+    with mock.patch("ordinate.lab.run.sweep.free_memory", return_value=free):
         check_memory(plan(arms=["none"], task="copy"))
 
 

@@ -12,13 +12,14 @@ from unittest import mock
 
 from synthetic_records import write_sweep
 
-from ordinate.lab import cluster, report
-from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.config import RunConfig
-from ordinate.lab.gather import NothingToReport
-from ordinate.lab.progress import Progress
 from ordinate.lab.records import Sweep
-from ordinate.lab.report import read_report, write_report
+from ordinate.lab.report import api as report
+from ordinate.lab.report.api import read_report, write_report
+from ordinate.lab.report.gather import NothingToReport
+from ordinate.lab.run import cluster
+from ordinate.lab.run.cluster import ClusterError, Job, run_on_cluster
+from ordinate.lab.run.progress import Progress
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="ordinate-errors-")
 HERE = Path(_FOLDER.name)

@@ -18,14 +18,14 @@ import pytest
 import torch
 from lab_cases import numbers, users_environment
 
-from ordinate.lab import checkpoint, cluster
-from ordinate.lab.claim import claim, claim_file, last_host
-from ordinate.lab.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.config import RunConfig
-from ordinate.lab.failures import RunFailed
-from ordinate.lab.progress import Progress
 from ordinate.lab.records import Sweep, read_run, read_runs, sha256_of
-from ordinate.lab.train import train_and_evaluate
+from ordinate.lab.run import checkpoint, cluster
+from ordinate.lab.run.cluster import ClusterError, Job, run_on_cluster
+from ordinate.lab.run.failures import RunFailed
+from ordinate.lab.run.progress import Progress
+from ordinate.lab.run.run_lock import claim, claim_file, last_host
+from ordinate.lab.run.train import train_and_evaluate
 
 TINY = RunConfig(
     "rope", task="copy", train_length=16, lengths=(16, 32), steps=20, batch=4, d_model=16, num_layers=1,
@@ -92,7 +92,7 @@ def test_a_claim_keeps_others_waiting_until_it_ends(tmp_path):
 
 def test_a_claim_says_whose_it_is_and_ends_with_its_process(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from ordinate.lab.claim import claim\n"
+        "import sys, time; from pathlib import Path; from ordinate.lab.run.run_lock import claim\n"
         "with claim(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
     )
     run = tmp_path / "runs" / "rope-0"

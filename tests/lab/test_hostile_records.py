@@ -13,13 +13,13 @@ import pytest
 from synthetic_records import rewrite, sign, write_sweep
 
 from ordinate.cli.app import run
-from ordinate.lab import checkpoint
 from ordinate.lab.config import RunConfig, run_names
-from ordinate.lab.figures import charts
-from ordinate.lab.gather import gather
 from ordinate.lab.records import Sweep, read_run
-from ordinate.lab.report import read_report
-from ordinate.lab.sweep import plan, run_all
+from ordinate.lab.report.api import read_report
+from ordinate.lab.report.figures import charts
+from ordinate.lab.report.gather import gather
+from ordinate.lab.run import checkpoint
+from ordinate.lab.run.sweep import plan, run_all
 from ordinate.web import answers, records_zip
 
 pytestmark = pytest.mark.plain  # a shape checker would be the first to mind

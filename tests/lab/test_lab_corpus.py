@@ -9,8 +9,8 @@ import pytest
 from synthetic_records import write_sweep
 
 from ordinate.lab.corpus import load_corpus
-from ordinate.lab.report import read_report
-from ordinate.lab.sweep import plan
+from ordinate.lab.report.api import read_report
+from ordinate.lab.run.sweep import plan
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lab_cases import tiny
 
-from ordinate.lab.build import make_encoding, make_model
-from ordinate.lab.cost import added_cost, least_training_memory, training_memory
+from ordinate.lab.run.build import make_encoding, make_model
+from ordinate.lab.run.cost import added_cost, least_training_memory, training_memory
 
 CONFIG = tiny(d_model=64, num_heads=2, num_layers=3, train_length=16)
 

@@ -8,9 +8,9 @@ from lab_cases import numbers, some_text, tiny
 from torch import nn
 
 import ordinate
-from ordinate.lab.build import make_encoding, make_model, make_task
-from ordinate.lab.cost import added_cost, parameters_of, training_memory
-from ordinate.lab.evaluate import (
+from ordinate.lab.run.build import make_encoding, make_model, make_task
+from ordinate.lab.run.cost import added_cost, parameters_of, training_memory
+from ordinate.lab.run.evaluate import (
     _accuracy,
     _bins,
     evaluate,
@@ -18,9 +18,9 @@ from ordinate.lab.evaluate import (
     validation_loss,
     windowed_losses,
 )
-from ordinate.lab.model import Transformer, token_losses
+from ordinate.lab.run.model import Transformer, token_losses
+from ordinate.lab.run.train import train_and_evaluate
 from ordinate.lab.tasks import TASKS, UNASKED, FlipFlop
-from ordinate.lab.train import train_and_evaluate
 
 
 @pytest.fixture

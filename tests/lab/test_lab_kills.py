@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lab_cases import numbers, tiny, users_environment
 
-from ordinate.lab.train import train_and_evaluate
+from ordinate.lab.run.train import train_and_evaluate
 
 _SETTINGS = {"steps": 400, "checkpoint_every": 7, "validate_every": 50}
 _SCRIPT = """
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {cases!r})
 from lab_cases import tiny
-from ordinate.lab.train import train_and_evaluate
+from ordinate.lab.run.train import train_and_evaluate
 train_and_evaluate(tiny("alibi", **{settings}), Path(sys.argv[1]))
 """
 

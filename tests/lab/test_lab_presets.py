@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ordinate.lab.build import make_encoding, make_model
-from ordinate.lab.cost import parameters_of
-from ordinate.lab.presets import PRESETS
 from ordinate.lab.records import read_runs
-from ordinate.lab.report import read_report
-from ordinate.lab.sweep import plan, run_all, unreached
+from ordinate.lab.report.api import read_report
+from ordinate.lab.run.build import make_encoding, make_model
+from ordinate.lab.run.cost import parameters_of
+from ordinate.lab.run.presets import PRESETS
+from ordinate.lab.run.sweep import plan, run_all, unreached
 from ordinate.lab.tasks import TASKS
 
 

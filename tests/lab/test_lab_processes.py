@@ -11,9 +11,9 @@ import pytest
 import torch
 from lab_cases import numbers, tiny, users_environment
 
-from ordinate.lab.processes import Processes
 from ordinate.lab.records import read_runs
-from ordinate.lab.train import train_and_evaluate
+from ordinate.lab.run.processes import Processes
+from ordinate.lab.run.train import train_and_evaluate
 
 _SMALL = [
     "alibi", "rope", "--task", "copy", "--train-length", "16", "--lengths", "1x,2x", "--steps", "50",

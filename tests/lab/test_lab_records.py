@@ -13,13 +13,7 @@ import time
 import pytest
 from lab_cases import tiny
 
-from ordinate.lab import environment
-from ordinate.lab.build import make_model
 from ordinate.lab.config import RunConfig, run_names
-from ordinate.lab.cost import parameters_of
-from ordinate.lab.environment import describe
-from ordinate.lab.gather import gather
-from ordinate.lab.progress import Progress
 from ordinate.lab.records import (
     Mark,
     MetricsFile,
@@ -33,8 +27,14 @@ from ordinate.lab.records import (
     write_atomically,
     write_json,
 )
-from ordinate.lab.sweep import check_room, plan, run_all
-from ordinate.lab.train import train_and_evaluate
+from ordinate.lab.report.gather import gather
+from ordinate.lab.run import environment
+from ordinate.lab.run.build import make_model
+from ordinate.lab.run.cost import parameters_of
+from ordinate.lab.run.environment import describe
+from ordinate.lab.run.progress import Progress
+from ordinate.lab.run.sweep import check_room, plan, run_all
+from ordinate.lab.run.train import train_and_evaluate
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -157,7 +157,7 @@ def test_all_runs_of_a_comparison_are_done_and_found(tmp_path):
 
 
 def test_two_processes_on_one_comparison_do_each_run_once(tmp_path):
-    from ordinate.lab.claim import claim
+    from ordinate.lab.run.run_lock import claim
 
     small = {"steps": 3, "d_model": 16, "num_heads": 2, "num_layers": 1, "batch": 2}
     sweep = plan(arms=["none", "rope"], task="copy", train_length=8, extensions=(), **small)
@@ -255,7 +255,7 @@ def test_an_environment_that_describes_nothing_is_damage(tmp_path, content):
 
 
 def test_a_run_that_diverges_does_not_keep_the_others_from_being_done(tmp_path, monkeypatch):
-    from ordinate.lab import train
+    from ordinate.lab.run import train
 
     sweep = plan(arms=["rope", "alibi"], **SMALL)
     step = train._Run._step
@@ -319,7 +319,7 @@ def test_event_files_hold_the_records_numbers(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from ordinate.lab.tensorboard import EventFile
+    from ordinate.lab.run.tensorboard import EventFile
 
     for _ in range(2):  # a second time, as after an interruption: no step twice
         train_and_evaluate(tiny(), tmp_path / "run", observers=[EventFile(tmp_path / "events")])
@@ -338,7 +338,7 @@ def test_event_files_of_a_run_that_is_over_stay_and_those_of_a_damaged_one_come_
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from ordinate.lab.tensorboard import EventFile
+    from ordinate.lab.run.tensorboard import EventFile
 
     def steps() -> list[int]:
         found = EventAccumulator(str(tmp_path / "tensorboard"))

@@ -14,14 +14,14 @@ import pytest
 import torch
 from lab_cases import numbers, some_text, tiny
 
-from ordinate.lab import build, checkpoint, train
-from ordinate.lab.build import learning_rate, make_model, make_optimizer, make_task
 from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import load_corpus
-from ordinate.lab.progress import PlainProgress, Progress
 from ordinate.lab.records import Mark, read_run
+from ordinate.lab.run import build, checkpoint, train
+from ordinate.lab.run.build import learning_rate, make_model, make_optimizer, make_task
+from ordinate.lab.run.progress import PlainProgress, Progress
+from ordinate.lab.run.train import train_and_evaluate
 from ordinate.lab.seeds import generator
-from ordinate.lab.train import train_and_evaluate
 
 
 class Listener(Progress):

@@ -10,7 +10,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from ordinate.lab.estimate import (
+from ordinate.lab.report.estimate import (
     Error,
     Estimate,
     compare,

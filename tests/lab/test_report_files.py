@@ -16,9 +16,9 @@ import pytest
 from synthetic_records import LENGTHS, REFUSED, rewrite, write_sweep
 from test_report_summary import change_losses
 
-from ordinate.lab import figures
-from ordinate.lab import report as reporting
-from ordinate.lab.report import read_report, write_report
+from ordinate.lab.report import api as reporting
+from ordinate.lab.report import figures
+from ordinate.lab.report.api import read_report, write_report
 
 HOSTILE = "<script>alert(1)</script>&{{plotly}}|`x`"
 

@@ -6,10 +6,10 @@ import pytest
 from synthetic_records import LENGTHS, REFUSED, rewrite, write_sweep
 from test_report_summary import change_losses, summary_of, unfinish
 
-from ordinate.lab.figures import charts
-from ordinate.lab.findings import findings, headline
-from ordinate.lab.narrative import narrate
-from ordinate.lab.verdict import verdicts
+from ordinate.lab.report.figures import charts
+from ordinate.lab.report.findings import findings, headline
+from ordinate.lab.report.sentences import narrate
+from ordinate.lab.report.verdict import verdicts
 
 FLAT = dict.fromkeys(LENGTHS, 1.0)
 

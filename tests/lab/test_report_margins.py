@@ -12,8 +12,8 @@ from synthetic_records import rewrite, write_sweep
 from test_report_findings import said, verdict
 from test_report_summary import change_losses, summary_of
 
-from ordinate.lab.estimate import Estimate, error_of_pairs
-from ordinate.lab.summarize import _rise
+from ordinate.lab.report.estimate import Estimate, error_of_pairs
+from ordinate.lab.report.summarize import _rise
 
 draw = random.Random(0)
 

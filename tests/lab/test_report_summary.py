@@ -10,9 +10,9 @@ import statistics
 import pytest
 from synthetic_records import LENGTHS, REFUSED, rewrite, sign, stretches, write_sweep
 
-from ordinate.lab.gather import NothingToReport, gather
-from ordinate.lab.summarize import summarize
-from ordinate.lab.summary import Stretch
+from ordinate.lab.report.gather import NothingToReport, gather
+from ordinate.lab.report.summarize import summarize
+from ordinate.lab.report.summary import Stretch
 
 
 def summary_of(folder):

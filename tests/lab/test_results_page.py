@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ordinate.lab.report import read_report, write_report
+from ordinate.lab.report.api import read_report, write_report
 
 pytestmark = pytest.mark.plain
 

@@ -18,13 +18,13 @@ import pytest
 import torch
 from lab_cases import accidents, numbers, some_text, tiny, users_environment
 
-from ordinate.lab import checkpoint, sweep, workers
-from ordinate.lab.failures import RunFailed, as_raised
-from ordinate.lab.progress import PlainProgress, Progress
 from ordinate.lab.records import NoRoom, Sweep, read_runs
-from ordinate.lab.stopping import asked_to_stop
-from ordinate.lab.sweep import check_memory, how_many_at_once, plan, run_all
-from ordinate.lab.workers import usable_cores
+from ordinate.lab.run import checkpoint, sweep, workers
+from ordinate.lab.run.failures import RunFailed, as_raised
+from ordinate.lab.run.progress import PlainProgress, Progress
+from ordinate.lab.run.stopping import asked_to_stop
+from ordinate.lab.run.sweep import check_memory, how_many_at_once, plan, run_all
+from ordinate.lab.run.workers import usable_cores
 
 
 def sweep_of(*arms: str, **changes) -> Sweep:

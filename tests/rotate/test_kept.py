@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ordinate import RoPE, scaling
-from ordinate.rotate import kept
+from ordinate.rotate import rotation_cache as kept
 from ordinate.scaling import Linear, Scaling
 
 

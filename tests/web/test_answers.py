@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import ordinate
 from ordinate import plots
-from ordinate.hf.config import from_config
+from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
 from ordinate.web import answers, words
 from ordinate.web.controls import CONTROLS, OWN, defaults_of, names, options_of, spec_of
@@ -217,8 +217,8 @@ def _synthetic():
 
 
 def test_a_lab_report_shows_its_curves_and_its_table(tmp_path):
-    from ordinate.lab.figures import charts
-    from ordinate.lab.report import read_report
+    from ordinate.lab.report.api import read_report
+    from ordinate.lab.report.figures import charts
 
     _synthetic().write_sweep(tmp_path / "out", specs=("rope", "alibi"), seeds=(0, 1))
     found = answers.lab_report("en", tmp_path / "out")

@@ -12,7 +12,7 @@ import pytest
 
 import ordinate
 from ordinate import plots
-from ordinate.hf.config import from_config
+from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
 from ordinate.web import answers
 from ordinate.web.controls import CONTROLS, defaults_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ordinate.web import serve
-from ordinate.web.seal import Sealed
+from ordinate.web.security import Sealed
 
 OWN = {"host": "127.0.0.1:7860"}
 

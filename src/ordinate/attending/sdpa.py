@@ -9,12 +9,7 @@ from torch import Tensor
 
 from ..numerics import compute_dtype
 from ..operators import no_second_derivatives
-from ..tracing import (
-    has_forward_gradients,
-    is_transformed,
-    is_transformed_beyond_grad,
-    needs_dispatcher,
-)
+from ..tracing import has_forward_gradients, is_transformed, is_transformed_beyond_grad, needs_dispatcher
 from .call import Call, in_words
 
 

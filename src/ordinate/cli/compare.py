@@ -155,12 +155,12 @@ def _compare(
 ) -> None:
     _check_packages(tensorboard, cluster)
     # Only now: these import torch, and a mistyped option should be answered at once.
-    from ..lab.cluster import ClusterError, run_on_cluster
-    from ..lab.failures import RunFailed
-    from ..lab.processes import Processes
-    from ..lab.progress import PlainProgress, Progress, RichProgress
     from ..lab.records import NoRoom
-    from ..lab.sweep import check_memory, check_room, how_many_at_once, run_all, unreached
+    from ..lab.run.cluster import ClusterError, run_on_cluster
+    from ..lab.run.failures import RunFailed
+    from ..lab.run.processes import Processes
+    from ..lab.run.progress import PlainProgress, Progress, RichProgress
+    from ..lab.run.sweep import check_memory, check_room, how_many_at_once, run_all, unreached
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
@@ -232,7 +232,7 @@ def _planned(
     elsewhere: bool,
 ):  # fmt: skip
     """A new comparison, every part of it checked before anything is written."""
-    from ..lab.sweep import plan
+    from ..lab.run.sweep import plan
 
     if out is not None and (out / "sweep.json").exists():
         raise Misuse(
@@ -259,10 +259,10 @@ def _resumed(
 ):  # fmt: skip
     """A comparison on disk, with encodings or seeds added to it if asked."""
     from ..checks import check_positive_int
-    from ..lab.build import make_task
     from ..lab.config import RunConfig, distinct
     from ..lab.records import Sweep
-    from ..lab.sweep import check_arms, check_config
+    from ..lab.run.build import make_task
+    from ..lab.run.sweep import check_arms, check_config
 
     if out is None:
         raise Misuse("--resume needs --out, the folder of the comparison to go on with", _HELP)
@@ -317,7 +317,7 @@ def _differs(option: str, held: object, out: Path, value: object) -> Misuse:
 
 def _lengths(text: str, changes: dict[str, Any], preset: str) -> tuple[int, ...]:
     """``"128,256"`` and ``"1x,2x"``, or both."""
-    from ..lab.presets import PRESETS
+    from ..lab.run.presets import PRESETS
 
     if preset not in PRESETS:
         return ()  # refused by name in a moment
@@ -338,13 +338,13 @@ def _extensions(extend: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _observers(tensorboard: bool) -> Callable[[Path], Iterable[Any]]:
-    from ..lab.train import no_observers
+    from ..lab.run.train import no_observers
 
     return _event_file if tensorboard else no_observers
 
 
 def _event_file(directory: Path) -> Iterable[Any]:
-    from ..lab.tensorboard import EventFile
+    from ..lab.run.tensorboard import EventFile
 
     return (EventFile(directory / "tensorboard"),)
 

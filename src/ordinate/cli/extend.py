@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..hf.extend import METHODS, Extension, extend
-from ..hf.plan import ConfigError
-from ..hf.reader import short
-from ..hf.source import config_path
+from ..hf.config.plan import ConfigError
+from ..hf.config.reader import short
+from ..hf.config.source import config_path
+from ..hf.extension import METHODS, Extension, extend
 from .errors import Misuse
 from .facts import facts, mark
 

@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..extras import how_to_install
-from ..hf.config import from_config
+from ..hf.config.api import from_config
+from ..hf.config.plan import ConfigError
+from ..hf.config.reader import short
+from ..hf.config.rotary import DIALECTS
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
-from ..hf.plan import ConfigError
-from ..hf.reader import short
-from ..hf.rope import DIALECTS
 from .errors import Misuse, about_file
 from .facts import facts, mark
 

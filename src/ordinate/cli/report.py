@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.gather import NothingToReport
-from ..lab.report import Report, read_report, write_report
-from ..lab.summary import Arm, Summary
-from ..lab.table import Column
+from ..lab.report.api import Report, read_report, write_report
+from ..lab.report.gather import NothingToReport
+from ..lab.report.summary import Arm, Summary
+from ..lab.report.table import Column
 from .errors import Misuse, within_reach
 
 _EPILOG = """Examples:

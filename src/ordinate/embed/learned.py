@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_floating, check_positive_int, check_rank, check_size, check_within
+from ..checks import check_floating, check_positive_int, check_rank, check_size, check_within, refused
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
@@ -57,15 +57,16 @@ class Learned(PositionEncoding):
         check_floating("x", x)
         batch, seq, width = x.shape
         if width != self.d_model:
-            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
-        rule = f"in 0 … {self.max_positions - 1} (max_positions={self.max_positions})"
+            raise refused("x", "must have d_model {d_model}", width, d_model=self.d_model)
+        rule = "must be in 0 … {last} (max_positions={bound})"
+        facts = {"last": self.max_positions - 1, "bound": self.max_positions}
         if positions is None:
             if seq > self.max_positions:
-                raise ValueError(f"positions must be {rule}, got {seq - 1}")
+                raise refused("positions", rule, seq - 1, **facts)
             positions = sequential(seq, device=x.device)[None]
         else:
             positions = as_positions("positions", positions, batch=batch, seq=seq, device=x.device)
-            check_within("positions", positions, 0, self.max_positions - 1, rule)
+            check_within("positions", positions, 0, self.max_positions - 1, rule, **facts)
         dtype = compute_dtype(x.dtype)
         codes = nn.functional.embedding(positions + self.offset, self.weight)
         return (x.to(dtype) + codes.to(dtype)).to(x.dtype)

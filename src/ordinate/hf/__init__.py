@@ -1,23 +1,23 @@
 """Models as the Hugging Face ecosystem writes them down: their configs read, explained and extended."""
 
-from .attention_interface import register_attention as register_attention
-from .config import from_config as from_config
+from .config.api import from_config as from_config
+from .config.checkpoint_frequencies import checkpoint_inv_freq as checkpoint_inv_freq
+from .config.plan import ConfigError as ConfigError
+from .config.plan import LayerPlan as LayerPlan
+from .config.plan import Plan as Plan
+from .config.plan import Reading as Reading
+from .config.plan import Temperature as Temperature
 from .doctor import Diagnosis as Diagnosis
 from .doctor import diagnose as diagnose
-from .extend import Extension as Extension
-from .extend import extend as extend
-from .float32 import checkpoint_inv_freq as checkpoint_inv_freq
+from .extension import Extension as Extension
+from .extension import extend as extend
 from .multimodal import MRopePositions as MRopePositions
 from .multimodal import mrope_positions as mrope_positions
-from .patch import PatchedModule as PatchedModule
-from .patch import PatchReport as PatchReport
-from .patch import patch as patch
-from .patch import unpatch as unpatch
-from .plan import ConfigError as ConfigError
-from .plan import LayerPlan as LayerPlan
-from .plan import Plan as Plan
-from .plan import Reading as Reading
-from .plan import Temperature as Temperature
+from .patching.api import PatchedModule as PatchedModule
+from .patching.api import PatchReport as PatchReport
+from .patching.api import patch as patch
+from .patching.api import unpatch as unpatch
+from .patching.attention_interface import register_attention as register_attention
 from .streaming import StreamingCache as StreamingCache
 from .streaming import streaming_cache as streaming_cache
 from .weights import ConversionReport as ConversionReport

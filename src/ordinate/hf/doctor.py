@@ -14,9 +14,9 @@ from ..embed.learned import Learned
 from ..encoding import NoPE
 from ..rotate.rope import RoPE
 from ..scaling import NTK, DynamicNTK, Linear, LongRoPE, Scaling, YaRN, frequencies
-from .families import FAMILIES
-from .plan import LayerPlan, Plan, Reading, describe_encoding
-from .reach import effective_context, reach_of, scalings
+from .config.context_length import effective_context, reach_of, scalings
+from .config.families.registry import FAMILIES
+from .config.plan import LayerPlan, Plan, Reading, describe_encoding
 
 
 @dataclass(frozen=True)
@@ -246,12 +246,12 @@ def _notes(plan: Plan) -> list[str]:
     for scaling in scalings(plan.layers):
         if isinstance(scaling, DynamicNTK):
             notes.append(
-                f"dynamic NTK leaves contexts up to {scaling.original_max_position} as they were; a cache "
+                f"dynamic NTK leaves contexts up to {scaling.original_max_positions} as they were; a cache "
                 f"must hold keys before rotation"
             )
         elif isinstance(scaling, LongRoPE):
             notes.append(
-                f"LongRoPE switches its divisors at {scaling.original_max_position} tokens; a cache must hold "
+                f"LongRoPE switches its divisors at {scaling.original_max_positions} tokens; a cache must hold "
                 f"keys before rotation"
             )
         elif (getattr(scaling, "factor", None) or 1.0) > 1:
@@ -298,7 +298,7 @@ def _contradictions(plan: Plan) -> list[str]:
     found = []
     context = plan.max_positions
     for scaling in scalings(plan.layers):
-        original = getattr(scaling, "original_max_position", None)
+        original = getattr(scaling, "original_max_positions", None)
         if original is not None and context is not None and original > context:
             found.append(
                 f"the original length {original} is longer than max_position_embeddings {context}"

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import check_fields, check_positive_int
-from .patch_state import unturned
+from .patching.state import unturned
 
 
 @dataclass(eq=False)

@@ -26,13 +26,13 @@ from ..rotate.layout import Layout
 from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
-from .config import from_config, text_settings
-from .families import FAMILIES
+from .config.api import from_config, text_settings
+from .config.families.registry import FAMILIES
+from .config.plan import ConfigError, LayerPlan
+from .config.reader import MOST_HEADS, MOST_WIDTH, Reader
+from .config.source import check_settings, load
 from .partial import partial_folder, whole_or_not_at_all
-from .plan import ConfigError, LayerPlan
-from .reader import MOST_HEADS, MOST_WIDTH, Reader
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
-from .source import check_settings, load
 
 # What changes places, by its name; the kind of a tensor is the group that matched.
 _TURNED = re.compile(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import short
-from .plan import ConfigError
+from .config.plan import ConfigError
 
 
 def write_config(

@@ -21,7 +21,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from ..caches import cleared_by
-from . import words
+from . import formats as words
 
 # Tests and tables of characters are no prose, and not every machine has the former.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}

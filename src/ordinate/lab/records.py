@@ -66,7 +66,7 @@ from typing import Any, Literal
 
 from .config import RunConfig, distinct, run_names
 from .reading import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
-from .soundness import check_environments, check_lines, check_result
+from .record_checks import check_environments, check_lines, check_result
 
 Metric = dict[str, Any]
 #: Runs of one comparison.

@@ -11,20 +11,13 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..angles import Speeds, angles, cached_speeds
-from ..checks import (
-    check_choice,
-    check_even,
-    check_ints,
-    check_number,
-    check_size,
-    short,
-)
+from ..checks import check_choice, check_even, check_ints, check_number, check_size, short
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant, in_float64
 from ..positions import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from ..tracing import is_traced
-from . import kept
+from . import rotation_cache as kept
 from .layout import Layout
 from .rotation import Rotation
 

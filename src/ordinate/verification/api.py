@@ -45,7 +45,7 @@ def verify(
         d_model, num_heads, head_dim: The model around it. Default: what the encoding says of itself, or
             else sizes at which it answers.
         train_length: The length it is taken to be trained at. Default: the encoding's own
-            ``max_positions`` or its scaling's ``original_max_position``, else 4096.
+            ``max_positions`` or its scaling's ``original_max_positions``, else 4096.
 
     Raises:
         ValueError: An unknown property, asked for or claimed, or none asked for.

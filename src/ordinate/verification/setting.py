@@ -71,7 +71,7 @@ class Setting:
         check_room("num_heads", num_heads, head_dim, COUNT, itemsize=16)  # float64, q and k
         limit = attribute_of(encoding, "max_positions")
         if train_length is None:
-            train_length = limit or attribute_of(encoding, "original_max_position") or COUNT
+            train_length = limit or attribute_of(encoding, "original_max_positions") or COUNT
         return cls(d_model or num_heads * head_dim, num_heads, head_dim, train_length, limit, seed)
 
     @property

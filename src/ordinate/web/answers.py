@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import check_at_most
-from ..lab.words import writable
+from ..lab.formats import writable
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
@@ -120,9 +120,9 @@ class Doctor:
 
 def doctor(language: str, config: str | None) -> Doctor:
     """What a config.json says about positions, or one sentence why it cannot be read."""
-    from ..hf.config import from_config
+    from ..hf.config.api import from_config
+    from ..hf.config.plan import ConfigError
     from ..hf.doctor import diagnose
-    from ..hf.plan import ConfigError
 
     if not config or not config.strip():
         return Doctor(message=text("first_upload", language))
@@ -220,9 +220,9 @@ def lab_report(language: str, directory: Path | None) -> Lab:
 
     What it holds is as the lab says it; `in_language` translates.
     """
-    from ..lab.figures import charts
-    from ..lab.report import read_report
-    from ..lab.table import columns
+    from ..lab.report.api import read_report
+    from ..lab.report.figures import charts
+    from ..lab.report.table import columns
 
     if directory is None:
         return Lab(message=text("first_upload", language))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..extras import how_to_install
 from .page import CSS, QUIET, build
-from .seal import Sealed
+from .security import Sealed
 
 LOOPBACK = "127.0.0.1"
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..lab.words import writable
+from ..lab.formats import writable
 from ..plots.api import figure_of
 from . import answers
 from .answers import plain

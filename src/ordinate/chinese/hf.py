@@ -1,0 +1,3 @@
+"""Rules of models of transformers: configs, patches, checkpoints."""
+
+RULES: dict[str, str] = {}

@@ -1,0 +1,3 @@
+"""Rules of the lab: comparisons, records, reports."""
+
+RULES: dict[str, str] = {}

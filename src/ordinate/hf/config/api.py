@@ -1,0 +1,111 @@
+"""`from_config`: a config into a plan."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from ...checks import nearest, short
+from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
+from .plan import ConfigError, Plan
+from .reader import Reader
+from .repeated_keys import read_redundant
+from .rotary import DIALECTS, Dialect
+from .source import check_settings, load
+
+
+@runtime_checkable
+class ConfigObject(Protocol):
+    """Anything with ``to_dict()``, such as a PretrainedConfig of transformers."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def from_config(
+    source: Mapping[str, Any] | str | os.PathLike[str] | ConfigObject,
+    *,
+    family: str | None = None,
+    dialect: Dialect | None = None,
+) -> Plan:
+    """Read how a model knows the order of its tokens from its config. Nothing of it is executed.
+
+    Args:
+        source: A mapping, the path of a config.json or of a model's folder, or a PretrainedConfig.
+        family: Read the config as one of this ``model_type`` instead of its own: for a model that
+            ordinate does not know and that you know to be built like one that it does.
+        dialect: Read YaRN's settings in this dialect instead of the family's own.
+
+    Raises:
+        ConfigError: Something about positions is missing, contradictory or not understood; one
+            sentence with the key and its value.
+
+    Example:
+        >>> plan = from_config({"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,
+        ...                     "num_hidden_layers": 2, "rope_theta": 5e5})
+        >>> plan.layers[0].encoding
+        RoPE(64, base=500000, layout='half')
+    """
+    values = load(source)
+    if dialect is not None and dialect not in DIALECTS:
+        raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}, got {short(dialect)}")
+    if family is not None and (not isinstance(family, str) or family not in FAMILIES):
+        close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
+        raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
+    path, values, model_type = text_settings(values, family)
+    found = FAMILIES[model_type]
+    reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
+    reader.skip("model_type", *found.ignored)
+    for key, value in found.fixed.items():
+        reader.fixed(key, value)
+    draft = found.read(reader, found, dialect)
+    read_redundant(reader, draft)
+    reader.refuse_rest()
+    return Plan(
+        found.name,
+        model_type,
+        tuple(draft.layers),
+        MappingProxyType(draft.embeddings),
+        draft.max_positions,
+        draft.original_max_positions,
+        tuple(reader.readings),
+        tuple(reader.warnings),
+    )
+
+
+def text_settings(
+    values: dict[str, Any], family: str | None = None, path: str = ""
+) -> tuple[str, dict[str, Any], str]:
+    """The settings of the text model, where they stand, and its family."""
+    model_type = values.get("model_type") if family is None else family
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return path, values, model_type
+    inner = next((key for key in TEXT_PARTS if isinstance(values.get(key), Mapping)), None)
+    within = WRAPPERS.get(model_type) if isinstance(model_type, str) else None
+    if inner is not None:
+        text = check_settings(values[inner], f"{path}{inner}")
+        named = text.get("model_type")
+        known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
+        if known or within is not None or any(key in text for key in TEXT_PARTS):
+            around = {
+                key: value for key, value in values.items() if key not in text or text[key] != value
+            }
+            Reader(
+                around, path=path
+            ).refuse_rest()  # what stands around the text model and concerns positions
+            return text_settings(text, None if known else within, f"{path}{inner}.")
+        raise ConfigError(
+            f"{path}{inner}.model_type must be a family that ordinate reads, got {short(named)}"
+        )
+    if within is not None:  # old files of these models have the text model's keys at the top
+        return path, values, within
+    # A name is often a new one and no typo: only what is very close is worth a guess.
+    word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
+    close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
+    raise ConfigError(
+        f"{path}model_type must be a family that ordinate reads, got {short(model_type)}",
+        "; if it is built like one of them, say so with family=…"
+        + (f"; did you mean {close[0]!r}?" if close else ""),
+    )

@@ -1,0 +1,248 @@
+"""Rotary families: Llama and its many relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ....checks import short
+from ....encoding import NoPE, PositionEncoding
+from ..plan import ConfigError, LayerPlan, Temperature
+from ..reader import Reader
+from ..rotary import Dialect, RopeSource, read_rope, rope_parts
+from .family import Draft, Family, read_head_dim, read_sizes
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+#: Layers that mix tokens by other means than self-attention, and need no encoding.
+RECURRENT = frozenset({"linear_attention", "conv", "mamba", "mamba2", "recurrent", "cross_attention"})
+
+
+@dataclass(frozen=True)
+class DecoderRules:
+    """What a rotary family's code does that its config does not say.
+
+    Attributes:
+        layer_types: The type of each layer where the config does not list them.
+        windows_all: The window holds in every layer, whatever its type.
+        rotates: Which layers turn q and k; by default all.
+        scale: The softmax scale, where it is not ``1/sqrt(head_dim)``.
+        theta: Layer type → the key beside the mapping that has its base.
+        scaled_types: The layer types that an old ``rope_scaling`` is for; by default all.
+        head_dims: Layer types whose head_dim is not the model's, and what it is.
+        window: Keys within the window, from what the config says.
+        temperature: Queries that grow with their position.
+        causal: Whether a query sees no later keys, by default.
+    """
+
+    layer_types: Callable[[Reader, int], list[str]] | None = None
+    windows_all: bool = False
+    rotates: Callable[[Reader, list[str]], list[bool]] | None = None
+    scale: Callable[[Reader, int], float | None] | None = None
+    theta: Mapping[str, str] = field(default_factory=dict)
+    scaled_types: tuple[str, ...] | None = None
+    head_dims: Callable[[Reader, list[str]], dict[str, int]] | None = None
+    window: Callable[[Reader], int | None] | None = None
+    temperature: Callable[[Reader, Mapping[str, Reader | None]], Temperature | None] | None = None
+    temperature_unrotated: bool = False
+    causal: Callable[[Reader], bool] | bool = True
+
+
+def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
+    """Layers that turn q and k, all alike or in a few kinds."""
+    rules = family.rules or DecoderRules()
+    count, heads, width = read_sizes(reader)
+    head_dim = read_head_dim(reader, heads, width)
+    context = reader.integer("max_position_embeddings", "the longest context", None)
+    reader.skip("original_max_position_embeddings")  # read where a scaling asks for it
+    kinds = read_layer_types(reader, rules, count)
+    window = (rules.window or read_window)(reader)
+    chunk = None
+    if CHUNKED in kinds:
+        chunk = reader.integer(
+            "attention_chunk_size", "tokens see each other within chunks of this size", None
+        )
+    causal = rules.causal if isinstance(rules.causal, bool) else rules.causal(reader)
+    reader.skip("attention_chunk_size")
+    if chunk is not None:
+        reader.fixed("is_causal", True)  # whose masks stay causal within a chunk
+    elif rules.causal is True and not reader.boolean("is_causal", "whether no later key is seen", True):
+        # As transformers reads it, for embedding models made from decoders. A window lies on either side.
+        causal, window = False, None if window is None else window + 1
+    scale = rules.scale(reader, head_dim) if rules.scale else None
+    turns = rules.rotates(reader, kinds) if rules.rotates else [kind not in RECURRENT for kind in kinds]
+    turning = list(dict.fromkeys(kind for kind, turn in zip(kinds, turns, strict=True) if turn))
+    parts = rope_parts(reader, turning, rules.scaled_types)
+    temperature = rules.temperature(reader, parts) if rules.temperature else None
+    encodings: dict[str, PositionEncoding] = {}
+    head_dims = dict.fromkeys(kinds, head_dim)
+    if rules.head_dims:
+        head_dims |= rules.head_dims(reader, kinds)
+    for kind, part in parts.items():
+        if part is None:
+            continue
+        theta = rules.theta.get(kind, "rope_theta")
+        encodings[kind] = read_rope(
+            RopeSource(part, reader, head_dims[kind], theta, family.rope, context), dialect
+        )
+    nothing = NoPE()
+    windowed = rules.windows_all or SLIDING in kinds
+    if window is not None and not windowed:
+        reader.warn(
+            f"{reader.spelled('sliding_window')} {window} has no effect, no layer of this model is windowed"
+        )
+    layers = []
+    for index, (kind, turn) in enumerate(zip(kinds, turns, strict=True)):
+        encoding = encodings.get(kind, nothing) if turn else nothing
+        warm = temperature if not (rules.temperature_unrotated and turn) else None
+        layers.append(
+            LayerPlan(
+                index, kind, encoding, scale=scale, head_dim=head_dims[kind], causal=causal,
+                window=window if rules.windows_all or kind == SLIDING else None,
+                chunk=chunk if kind == CHUNKED else None,
+                temperature=None if kind in RECURRENT else warm,
+                stack="decoder" if causal else "encoder",
+            )
+        )  # fmt: skip
+    return Draft(layers, {}, context, original_max_positions(encodings, context))
+
+
+def original_max_positions(encodings: Mapping[str, PositionEncoding], context: int | None) -> int | None:
+    """The shortest length that a scaling says the frequencies were trained at."""
+    scalings = [getattr(encoding, "scaling", None) for encoding in encodings.values()]
+    lengths = [getattr(scaling, "original_max_positions", None) for scaling in scalings]
+    return min((length for length in lengths if length), default=context)
+
+
+def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[str]:
+    """The listed types, else the family's rule, else full attention everywhere."""
+    listed = reader.sequence("layer_types", "the type of each layer", None, length=count)
+    if listed is None:
+        return rules.layer_types(reader, count) if rules.layer_types else [FULL] * count
+    # A family without a rule has one kind of layer, and its code does not read the list.
+    known = {FULL, SLIDING, CHUNKED, *RECURRENT} if rules.layer_types else {FULL}
+    for index, kind in enumerate(listed):
+        if not isinstance(kind, str) or kind not in known:
+            raise ConfigError(
+                f"{reader.spelled('layer_types')}[{index}] must be one of {', '.join(sorted(known))}, "
+                f"got {short(kind)}"
+            )
+    if rules.layer_types:
+        rules.layer_types(
+            reader, count
+        )  # the keys it reads are understood, though the list overrules them
+    return [str(kind) for kind in listed]
+
+
+def read_window(reader: Reader) -> int | None:
+    """``sliding_window``, unless ``use_sliding_window`` turns it off."""
+    reader.skip("max_window_layers")  # read where a family counts by it
+    used = reader.boolean("use_sliding_window", "whether windows are used", None)
+    window = reader.integer("sliding_window", "keys a query sees in windowed layers", None, least=0)
+    return window if window and used is not False else None
+
+
+# Rules for layer types.
+
+
+def first_of(step: int) -> Callable[[Reader, int], list[str]]:
+    """Full attention in layer 0 and every ``step``-th from there, the others windowed."""
+    return lambda reader, count: [SLIDING if index % step else FULL for index in range(count)]
+
+
+def by_index(reader: Reader, count: int) -> list[str]:
+    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others convolve."""
+    listed = reader.sequence("full_attn_idxs", "the layers with attention", None)
+    indices = range(count) if listed is None else listed
+    for place, index in enumerate(indices):
+        Reader.checked_integer(f"{reader.spelled('full_attn_idxs')}[{place}]", index, 0, count - 1)
+    attending = set(indices)
+    return [FULL if index in attending else "conv" for index in range(count)]
+
+
+def every(
+    step: int, key: str | None = None, *, others: str = SLIDING
+) -> Callable[[Reader, int], list[str]]:
+    """Full attention in every ``step``-th layer, the others windowed; ``key`` may hold the step."""
+
+    def layer_types(reader: Reader, count: int) -> list[str]:
+        period = step
+        if key is not None:
+            period = reader.integer(key, "full attention once in so many layers", step, most=1 << 14)
+        return [others if (index + 1) % period else FULL for index in range(count)]
+
+    return layer_types
+
+
+def from_layer(reader: Reader, count: int) -> list[str]:
+    """Qwen: layers from ``max_window_layers`` on are windowed, if windows are used at all."""
+    first = reader.integer("max_window_layers", "layers before this one see everything", count, least=0)
+    windowed = read_window(reader) is not None
+    return [SLIDING if windowed and index >= first else FULL for index in range(count)]
+
+
+def full_or_sliding(reader: Reader, count: int) -> list[str]:
+    """Every layer windowed where the config has a window."""
+    return [SLIDING if read_window(reader) else FULL] * count
+
+
+# Rules for layers without rotation.
+
+
+def listed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
+    """SmolLM3, Llama 4: ``no_rope_layers`` has 1 where a layer turns and 0 where it does not."""
+    step = reader.integer(
+        "no_rope_layer_interval", "one layer in so many does not turn", 4, most=1 << 14
+    )
+    listed = reader.sequence("no_rope_layers", "1 where a layer turns, 0 where not", None)
+    if not listed:
+        return [bool((index + 1) % step) for index in range(len(kinds))]
+    if len(listed) != len(kinds):
+        raise ConfigError(
+            f"{reader.spelled('no_rope_layers')} must have {len(kinds)} entries, got {len(listed)}: {short(listed)}"
+        )
+    for index, flag in enumerate(listed):
+        if flag not in (0, 1):
+            raise ConfigError(
+                f"{reader.spelled('no_rope_layers')}[{index}] must be 0 or 1, got {short(flag)}"
+            )
+    return [bool(flag) for flag in listed]
+
+
+def windowed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
+    """Cohere 2, EXAONE 4: where some layers are windowed, only those turn."""
+    return [kind == SLIDING or SLIDING not in kinds for kind in kinds]
+
+
+def only_windowed(reader: Reader, kinds: list[str]) -> list[bool]:
+    """AFM MoE: windowed layers turn, the others never."""
+    return [kind == SLIDING for kind in kinds]
+
+
+# Rules for the softmax scale.
+
+
+def from_scalar(reader: Reader, head_dim: int) -> float | None:
+    """Gemma: ``query_pre_attn_scalar`` stands in for head_dim."""
+    scalar = reader.number(
+        "query_pre_attn_scalar", "the softmax scale is its -1/2 power", above=0, most=1e12
+    )
+    return scalar**-0.5
+
+
+def from_multiplier(reader: Reader, head_dim: int) -> float | None:
+    """Granite: ``attention_multiplier`` is the softmax scale."""
+    return reader.number("attention_multiplier", "the softmax scale", above=0, most=1e6)
+
+
+def from_multiplier_or_default(reader: Reader, head_dim: int) -> float | None:
+    """HyperCLOVA X: the same, where it is given."""
+    return reader.number("attention_multiplier", "the softmax scale", head_dim**-0.5, above=0, most=1e6)
+
+
+def unscaled(reader: Reader, head_dim: int) -> float | None:
+    """Gemma 3n and 4, whose q and k are normalised. Their files may still have Gemma 3's scalar, read by none."""
+    reader.ask(
+        "query_pre_attn_scalar", "has no effect, q and k are normalised and their scale is 1", None
+    )
+    return 1.0

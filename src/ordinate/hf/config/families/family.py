@@ -1,0 +1,83 @@
+"""What a family of models is to the reader: a function that reads it, and what its own code takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....encoding import PositionEncoding
+from ..plan import LayerPlan
+from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader
+from ..rotary import Dialect, RopeRules
+
+
+@dataclass
+class Draft:
+    """A plan in the making: what a family's function found."""
+
+    layers: list[LayerPlan]
+    embeddings: dict[str, PositionEncoding] = field(default_factory=dict)
+    max_positions: int | None = None
+    original_max_positions: int | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One line of the table of families.
+
+    Attributes:
+        name: As people say it.
+        read: Reads a config of this family.
+        defaults: What the family's own code takes for keys that a config leaves out, under our names.
+        keys: Our names → the family's, where they differ.
+        rope: What its rotation does that the config does not say.
+        ignored: Keys that sound like positions and say nothing about them in this family.
+        fixed: Keys that its files have and its code does not read, and the one value that is true of it.
+        rules: What its code does that the config does not say; what kind depends on ``read``.
+    """
+
+    name: str
+    read: Callable[[Reader, Family, Dialect | None], Draft]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    rope: RopeRules = field(default_factory=RopeRules)
+    ignored: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    rules: Any = None
+
+
+#: GPT's names, and those of what was built from its code.
+GPT_KEYS = {
+    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}  # fmt: skip
+
+
+def sizes(width: int, heads: int, layers: int, context: int, **more: Any) -> dict[str, Any]:
+    """A config class's defaults, in the order a reader thinks of them."""
+    return {
+        "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers,
+        "max_position_embeddings": context, **more,
+    }  # fmt: skip
+
+
+def read_sizes(reader: Reader) -> tuple[int, int, int]:
+    """Layers, heads and width: what every family has."""
+    layers = reader.integer("num_hidden_layers", "the number of layers", most=MOST_LAYERS)
+    heads = reader.integer("num_attention_heads", "the number of heads", most=MOST_HEADS)
+    width = reader.integer("hidden_size", "the width of the embeddings", most=MOST_WIDTH)
+    return layers, heads, width
+
+
+def read_head_dim(reader: Reader, heads: int, width: int) -> int:
+    """``head_dim`` where it is given, else the width divided among the heads."""
+    given = reader.integer("head_dim", "channels of a head", None, most=MOST_CHANNELS)
+    if given is not None:
+        return given
+    return Reader.checked_integer(
+        f"{reader.spelled('hidden_size')} / {reader.spelled('num_attention_heads')}",
+        width // heads,
+        1,
+        MOST_CHANNELS,
+    )

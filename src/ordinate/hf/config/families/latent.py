@@ -1,0 +1,39 @@
+"""DeepSeek's latent attention: a head is part position, part content, and only the first part turns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..plan import LayerPlan
+from ..reader import MOST_CHANNELS, Reader
+from ..rotary import Dialect, RopeSource, read_rope, rope_parts
+from .family import Draft, Family, read_sizes
+
+
+def read_latent(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
+    """The last ``qk_rope_head_dim`` channels of a head turn; the softmax scale is of the whole head."""
+    count, _, _ = read_sizes(reader)
+    reader.skip("head_dim", "qk_head_dim", "v_head_dim")
+    still = reader.integer(
+        "qk_nope_head_dim", "channels of a head that stand still", least=0, most=MOST_CHANNELS
+    )
+    turning = reader.integer(
+        "qk_rope_head_dim", "channels of a head that turn", least=2, most=MOST_CHANNELS
+    )
+    context = reader.integer("max_position_embeddings", "the longest context", None)
+    rules = family.rope
+    interleaved = reader.boolean("rope_interleave", "whether pairs are neighbours in the weights", None)
+    if interleaved is not None:
+        rules = dataclasses.replace(rules, layout="interleaved" if interleaved else "half")
+    part = rope_parts(reader, ["full_attention"])["full_attention"]
+    assert part is not None  # flat settings are never null
+    encoding = read_rope(RopeSource(part, reader, turning, "rope_theta", rules, context), dialect)
+    scale = encoding.logit_factor * (still + turning) ** -0.5
+    layers = [
+        LayerPlan(
+            index, "full_attention", encoding, scale=scale, head_dim=still + turning, turned_from=still
+        )
+        for index in range(count)
+    ]
+    trained = getattr(encoding.scaling, "original_max_positions", context)
+    return Draft(layers, {}, context, trained)

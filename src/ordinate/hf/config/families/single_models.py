@@ -1,0 +1,146 @@
+"""Rules of single families, each a few lines: layer types, windows and temperatures of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....checks import short
+from ..plan import ConfigError, Temperature
+from ..reader import MOST_CHANNELS, MOST_LAYERS, Reader
+from .decoders import CHUNKED, FULL, SLIDING, every, listed_rotation, read_window
+
+
+def qwen2_moe_layers(reader: Reader, count: int) -> list[str]:
+    """Qwen 2 MoE: every other layer before ``max_window_layers`` is windowed."""
+    last = reader.integer("max_window_layers", "layers from this one on see everything", count, least=0)
+    windowed = read_window(reader) is not None
+    return [SLIDING if windowed and index % 2 == 0 and index < last else FULL for index in range(count)]
+
+
+def smollm3_layers(reader: Reader, count: int) -> list[str]:
+    """SmolLM3: with windows on, the layers that do not turn are windowed."""
+    windowed = read_window(reader) is not None
+    turns = listed_rotation(reader, [FULL] * count)
+    return [SLIDING if windowed and not turn else FULL for turn in turns]
+
+
+def llama4_layers(reader: Reader, count: int) -> list[str]:
+    """Llama 4: layers that turn see chunks, the others everything."""
+    return [CHUNKED if turn else FULL for turn in listed_rotation(reader, [FULL] * count)]
+
+
+def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Temperature | None:
+    every_so_many = reader.integer("floor_scale", "queries grow once in so many positions")
+    scale = reader.number("attn_scale", "how much queries grow with the logarithm", least=0, most=1e6)
+    tuned = reader.ask("attn_temperature_tuning", "whether queries grow with their position")
+    if not isinstance(tuned, int):  # true or false; the first files say 4, and mean true
+        raise ConfigError(
+            f"{reader.spelled('attn_temperature_tuning')} must be true or false, got {short(tuned)}"
+        )
+    return Temperature(scale, every_so_many, start=1) if tuned else None
+
+
+def mistral_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Temperature | None:
+    """Ministral 3: ``llama_4_scaling_beta`` stands among the rotary settings."""
+    part = next(iter(parts.values()))
+    assert part is not None
+    beta = part.number(
+        "llama_4_scaling_beta", "how much queries grow with the logarithm", None, least=0, most=1e6
+    )
+    if beta is None:
+        return None
+    period = part.integer("original_max_position_embeddings", "queries grow once in so many positions")
+    return Temperature(beta, period)
+
+
+def exaone_layers(reader: Reader, count: int) -> list[str]:
+    """EXAONE 4: ``sliding_window_pattern`` is a number as elsewhere, or a word such as LLLG, repeated."""
+    pattern = reader.peek("sliding_window_pattern")
+    if not isinstance(pattern, str):
+        return every(4, "sliding_window_pattern")(reader, count)
+    reader.ask("sliding_window_pattern", "L for a windowed layer, G for one that sees everything")
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise ConfigError(
+            f"{reader.spelled('sliding_window_pattern')} must be a number or made of L and G, got {short(pattern)}"
+        )
+    return [SLIDING if pattern[index % len(pattern)] == "L" else FULL for index in range(count)]
+
+
+def mllama_layers(reader: Reader, count: int) -> list[str]:
+    """Llama 3.2 Vision: the listed layers attend to images alone."""
+    listed = reader.sequence("cross_attention_layers", "layers that attend to images alone")
+    for place, index in enumerate(listed):
+        Reader.checked_integer(
+            f"{reader.spelled('cross_attention_layers')}[{place}]", index, 0, MOST_LAYERS
+        )
+    crossing = set(listed)
+    return ["cross_attention" if index in crossing else FULL for index in range(count)]
+
+
+def gemma4_layers(reader: Reader, count: int) -> list[str]:
+    """Gemma 4: full attention in every sixth layer, and always in the last."""
+    return [*every(6)(reader, count)[:-1], FULL]
+
+
+def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
+    """Gemma 4: heads are wider in full attention, by ``global_head_dim`` or layer by layer."""
+    wide = reader.integer("global_head_dim", "channels of a head in full attention", most=MOST_CHANNELS)
+    overrides = reader.part("per_layer_config")
+    if overrides is None:
+        return {FULL: wide}
+    narrow = reader.peek("head_dim")
+    widths = [narrow] * len(kinds)
+    for key in overrides.values:  # written with leading zeros
+        if not key.isdecimal() or len(key) > 8 or int(key) >= len(kinds):
+            raise ConfigError(
+                f"{overrides.path}{key[:40]} must be the index of a layer, of {len(kinds)}, got {key[:40]!r}"
+            )
+        layer = overrides.part(key)
+        if layer is not None:
+            widths[int(key)] = layer.integer(
+                "head_dim", "channels of a head", narrow, most=MOST_CHANNELS
+            )
+            layer.refuse_rest()
+    found: dict[str, set[int]] = {kind: set() for kind in kinds}
+    for kind, width in zip(kinds, widths, strict=True):
+        found[kind].add(width)
+    for kind, sizes in found.items():
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"{overrides.path}head_dim must be one for all of {kind}, got {sorted(sizes)}"
+            )
+    return {kind: sizes.pop() for kind, sizes in found.items()}
+
+
+def gemma_causal(reader: Reader) -> bool:
+    """Gemma 3 and 4 may attend both ways: ``true``, or ``"all"``; ``"vision"`` is for image tokens alone."""
+    both = reader.ask("use_bidirectional_attention", "whether text attends in both directions", False)
+    if both not in (False, True, "all", "vision"):
+        raise ConfigError(
+            f"{reader.spelled('use_bidirectional_attention')} must be true, false, 'all' or 'vision', got {short(both)}"
+        )
+    return both in (False, "vision")
+
+
+def gemma_window(reader: Reader) -> int | None:
+    """Both ways, half of the window lies on either side."""
+    window = read_window(reader)
+    if window is None or gemma_causal(reader):
+        return window
+    return window // 2 + 1
+
+
+def modernbert_layers(reader: Reader, count: int) -> list[str]:
+    """ModernBERT: full attention in layer 0 and then once in ``global_attn_every_n_layers``."""
+    period = reader.integer(
+        "global_attn_every_n_layers", "full attention once in so many layers", 3, most=MOST_LAYERS
+    )
+    return [SLIDING if index % period else FULL for index in range(count)]
+
+
+def modernbert_window(reader: Reader) -> int | None:
+    """``local_attention`` is the width of the window; a key half as far away is still seen."""
+    return (
+        reader.integer("local_attention", "the width of the window, both sides together", least=2) // 2
+        + 1
+    )

@@ -1,0 +1,230 @@
+"""What a config says about positions: the encoding of every layer, and where each fact was read."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from ...encoding import NoPE, PositionEncoding
+from ...numerics import in_float64
+
+_NOTHING = NoPE()
+
+
+class ConfigError(ValueError):
+    """A config that cannot be read; the sentence names the key, the rule and the value.
+
+    Attributes:
+        fact: The sentence without the advice at its end, for readers who cannot take it.
+    """
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        self.fact, sentence = fact, fact + advice
+        # Keys and values come from a file and may hold anything; a message stays one line of modest length.
+        line = "".join(x if x.isprintable() else f"\\x{ord(x):02x}" for x in sentence[:600])
+        super().__init__(line if len(sentence) <= 600 else f"{line}…")
+
+
+class Reading(NamedTuple):
+    """One fact of a config: the key it came from, its value, and what it means."""
+
+    key: str
+    value: Any
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries multiplied by ``1 + scale · ln(1 + ⌊(position + start) / every⌋)``.
+
+    Llama 4 does so in its layers without rotation (``start`` 1), Ministral 3 in all (``start`` 0).
+
+    Example:
+        >>> Temperature(scale=0.1, every=8192, start=1).at(torch.tensor([8190, 8191]))
+        tensor([1.0000, 1.0693], dtype=torch.float64)
+    """
+
+    scale: float
+    every: int
+    start: int = 0
+
+    def at(self, positions: Int[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+        """The factor at each position, in float64 (on the CPU for a device without)."""
+
+        def factor(home: torch.device, positions: Tensor) -> Tensor:
+            steps = torch.div(positions + self.start, self.every, rounding_mode="floor")
+            return 1 + self.scale * torch.log1p(steps.double())
+
+        return in_float64(positions.device, factor, positions)
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """How one layer's self-attention knows the order of its tokens.
+
+    Attributes:
+        index: Its place in its stack, from 0.
+        layer_type: The config's word for its kind, ``"full_attention"`` where it has none.
+        encoding: What acts in this layer, shared by layers of one kind unless each has its own parameters.
+            Codes added to the embeddings act before the first layer and are in `Plan.embeddings`.
+        scale: The softmax scale; None for ``encoding.logit_factor / sqrt(head_dim)``.
+        window: A query sees this many keys, itself among them; None for all.
+        chunk: Tokens see each other within chunks of this size only (Llama 4); None for no chunks.
+        head_dim: Channels of a head of q and k.
+        turned_from: The first channel the rotation is applied to; the encoding sees the channels from
+            there on (DeepSeek turns the last 64 of 192).
+        temperature: A factor on queries that grows with their position.
+        stack: ``"decoder"`` or ``"encoder"``.
+        causal: Whether a query sees no later keys.
+    """
+
+    index: int
+    layer_type: str
+    encoding: PositionEncoding
+    scale: float | None = None
+    window: int | None = None
+    chunk: int | None = None
+    head_dim: int | None = None
+    turned_from: int = 0
+    temperature: Temperature | None = None
+    stack: str = "decoder"
+    causal: bool = True
+
+    @property
+    def softmax_scale(self) -> float:
+        """What ``q·k`` is multiplied by before the softmax, the default written out."""
+        if self.scale is not None:
+            return self.scale
+        assert self.head_dim is not None
+        return self.encoding.logit_factor / math.sqrt(self.head_dim)
+
+    def describe(self) -> str:
+        """Everything about this layer but its index, on one line."""
+        parts = [describe_encoding(self.encoding)]
+        if self.turned_from:
+            parts.append(f"on the channels from {self.turned_from} of {self.head_dim}")
+        parts.append("causal" if self.causal else "both directions")
+        if self.scale is not None:
+            parts.append(f"scale {self.scale:.6g}")
+        if self.window is not None:
+            parts.append(f"window {self.window}")
+        if self.chunk is not None:
+            parts.append(f"chunks of {self.chunk}")
+        if self.temperature is not None:
+            parts.append(str(self.temperature))
+        return ", ".join(parts)
+
+
+def describe_encoding(encoding: PositionEncoding) -> str:
+    """An encoding on one line; the base class is called NoPE."""
+    if type(encoding) is NoPE:
+        return "NoPE"
+    return " ".join(repr(encoding).split())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model's positions as its config describes them; made by `from_config`.
+
+    Learned tables are on the meta device: a plan has their shape and takes no memory. Load a
+    checkpoint's weights after ``encoding.to_empty(device=…)``.
+
+    Attributes:
+        family: The family's name, such as ``"Llama"``.
+        model_type: The config's own word for it.
+        layers: One `LayerPlan` per layer, the encoder's before the decoder's.
+        embeddings: Stack → the encoding that acts on its embeddings, where there is one.
+        max_positions: The longest context the config promises, None where it has no such number.
+        original_max_positions: The length the frequencies were trained at.
+        read: What was read, from which key.
+        warnings: Contradictions, and settings without effect.
+    """
+
+    family: str
+    model_type: str
+    layers: tuple[LayerPlan, ...]
+    embeddings: Mapping[str, PositionEncoding] = field(default_factory=lambda: MappingProxyType({}))
+    max_positions: int | None = None
+    original_max_positions: int | None = None
+    read: tuple[Reading, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def encoding(self) -> PositionEncoding:
+        """The model's one encoding, where it has one: of all layers, or of the embeddings.
+
+        Raises:
+            ConfigError: Layers differ, or there is an encoding in the layers and one before them.
+        """
+        found = list(dict.fromkeys([*self.embeddings.values(), *(x.encoding for x in self.layers)]))
+        acting = [encoding for encoding in found if type(encoding) is not NoPE]
+        # A rotation beside layers that have none is not one encoding; codes beside such layers are.
+        mixed = not self.embeddings and len(acting) < len(found)
+        if len(acting) > 1 or (acting and mixed):
+            names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))
+            raise ConfigError(
+                f"encoding must be asked of plan.layers or plan.embeddings where they differ, "
+                f"got {len(found)} ({names})"
+            )
+        return acting[0] if acting else NoPE()
+
+    def groups(self) -> list[tuple[str, list[LayerPlan]]]:
+        """Layers that are alike, together, each group with what it is called on paper."""
+        alike: dict[tuple[Any, ...], list[LayerPlan]] = {}
+        words: dict[int, str] = {}  # of encodings, each described once however many layers share it
+        for layer in self.layers:
+            key = id(layer.encoding)
+            if key not in words:
+                words[key] = describe_encoding(layer.encoding)
+            rest = dataclasses.replace(layer, index=0, encoding=_NOTHING)
+            alike.setdefault((words[key], rest), []).append(layer)
+        stacks = Counter(layer.stack for layer in self.layers)
+        found = []
+        for layers in alike.values():
+            stack = layers[0].stack
+            whole = stacks[stack] == len(layers)
+            title = "all layers" if whole else f"layers {_ranges([x.index for x in layers])}"
+            found.append((f"{stack} {title}" if len(stacks) > 1 else title, layers))
+        return found
+
+    def __repr__(self) -> str:
+        lines = [f"{self.family} ({self.model_type}), {len(self.layers)} layers"]
+        rows = [
+            (f"{stack} embeddings" if len(self.embeddings) > 1 else "embeddings", describe_encoding(x))
+            for stack, x in self.embeddings.items()
+        ]
+        for title, layers in self.groups():
+            rows.append((title, layers[0].describe()))
+        if self.max_positions is not None:
+            trained = self.original_max_positions
+            note = f", trained at {trained}" if trained not in (None, self.max_positions) else ""
+            rows.append(("context", f"{self.max_positions}{note}"))
+        rows += [("warning", warning) for warning in self.warnings]
+        width = min(max((len(row[0]) for row in rows), default=0), 28)
+        return "\n".join([*lines, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``0–2, 4``: whole numbers as briefly as can be, the rest counted past the eighth part.
+
+    Example:
+        >>> _ranges([0, 1, 2, 4])
+        '0–2, 4'
+    """
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(f"{members[0]}–{members[-1]}" if len(members) > 1 else str(members[0]))
+    if len(parts) > 8:
+        return f"{', '.join(parts[:3])} … {parts[-1]} ({len(numbers)})"
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Live models of transformers: rotation and attention by ordinate, and back again."""

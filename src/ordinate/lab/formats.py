@@ -1,0 +1,91 @@
+"""Numbers as people read them, the same in every table, figure and sentence of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .report.estimate import Estimate
+
+NOTHING = "–"
+
+
+def estimate(value: Estimate | None, digits: int = 3) -> str:
+    """A mean with its spread over seeds, where there is one.
+
+    Example:
+        >>> estimate(Estimate((1.50, 1.52)))
+        '1.510 ± 0.014'
+    """
+    if value is None:
+        return NOTHING
+    mean = f"{value.mean:.{digits}f}"
+    return mean if value.spread is None else f"{mean} ± {value.spread:.{digits}f}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A signed share: ``+4.2 %``, ``−0.3 %``."""
+    return f"{value * 100:+.{digits}f} %".replace("-", "−")
+
+
+def change(before: float, after: float) -> str:
+    """What a loss became, as a share of what it was; a solved task may have had none.
+
+    Example:
+        >>> change(2.0, 2.1), change(0.0, 0.25)
+        ('+5.0 %', '+0.250 nats')
+    """
+    return percent(after / before - 1) if before else f"{signed(after)} nats"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def count(value: float | None) -> str:
+    """A whole number, with a letter for its thousands once it is long.
+
+    Example:
+        >>> count(512), count(462_000), count(13_400_000)
+        ('512', '462 k', '13.4 M')
+    """
+    if value is None:
+        return NOTHING
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * (10 if letter == "k" else 1):
+            return f"{value / size:.3g} {letter}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in binary units: ``180 MiB``."""
+    if value is None:
+        return NOTHING
+    for bytes_, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(value) >= bytes_:
+            return f"{value / bytes_:.3g} {unit}"
+    return f"{value:.3g} B"
+
+
+def times(value: float) -> str:
+    """A multiple of the training length: ``8×``, ``1.5×``."""
+    return f"{value:.0f}×" if value >= 10 or value == round(value) else f"{value:.2g}×"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Several words as a sentence has them: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    """A number of things: ``1 seed``, ``3 seeds``."""
+    return f"{number} {noun if number == 1 else several or noun + 's'}"
+
+
+def writable(text: str) -> str:
+    """Text with the name of a file in it, which may be of any bytes, as text that can be written.
+
+    Example:
+        >>> writable("caf\\udce9")
+        'caf\\\\udce9'
+    """
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""What reads records and says what they show. Nothing here trains."""

@@ -1,0 +1,129 @@
+"""The report of a comparison, made from its records alone: a page, pictures, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...extras import how_to_install
+from ..reading import read_bytes
+from ..records import write_atomically
+from .figures import charts
+from .gather import LeftOut, gather
+from .markdown import build_markdown
+from .page import build_page
+from .pictures import draw
+from .sentences import Narrative, narrate
+from .summarize import summarize
+from .summary import Summary
+from .table import as_data
+
+_FIGURES = "figures"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a comparison found.
+
+    Attributes:
+        left_out: Runs whose numbers were not used, each with the reason.
+        files: What `write_report` wrote, the page first; empty before.
+    """
+
+    summary: Summary
+    narrative: Narrative
+    files: tuple[Path, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return self.summary.gathered.left_out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything measured and concluded, for a program to read."""
+        sweep = self.summary.gathered.sweep
+        return {
+            "title": self.narrative.title,
+            "headline": self.narrative.headline,
+            "findings": [{"topic": one.topic, "text": one.text} for one in self.narrative.findings],
+            "command": sweep.command,
+            "version": sweep.version,
+            "settings": self.narrative.settings,
+            "environment": dict(self.narrative.environment),
+            "baselines": [one._asdict() for one in self.summary.baselines.values()],
+            "encodings": as_data(self.summary),
+            "left_out": [
+                {"run": one.name, "state": one.state, "reason": one.reason} for one in self.left_out
+            ],
+        }
+
+
+def read_report(directory: str | Path) -> Report:
+    """Read a comparison's records and sum them up; writes nothing, and needs no packages to draw with.
+
+    Raises:
+        FileNotFoundError: The folder holds no comparison.
+        ValueError: Its ``sweep.json`` cannot be read, or no run of it is finished.
+    """
+    summary = summarize(gather(Path(directory)))
+    return Report(summary, narrate(summary))
+
+
+def write_report(directory: str | Path) -> Report:
+    """Write the report of a comparison beside its records.
+
+    Makes ``report.html`` (one file, works offline), ``report.md``, ``report.json`` and
+    ``figures/*.png``. The same records give the same bytes.
+
+    Args:
+        directory: Of the comparison: what ``ordinate compare --out`` was given.
+
+    Raises:
+        FileNotFoundError: The folder holds no comparison.
+        ValueError: Its ``sweep.json`` cannot be read, or no run of it is finished.
+        ModuleNotFoundError: matplotlib or plotly is not installed.
+
+    Example:
+        >>> report = write_report("runs/demo")  # doctest: +SKIP
+        >>> report.narrative.headline  # doctest: +SKIP
+        'alibi holds at 8× the training length; 6 others do not, or not surely.'
+    """
+    report = read_report(directory)
+    missing = [name for name in ("matplotlib", "plotly") if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"a report needs {' and '.join(missing)}, not installed here: {how_to_install('lab')}"
+        )
+    summary, narrative, folder = report.summary, report.narrative, Path(directory)
+    drawn = charts(summary)
+    pictures = {chart.key: draw(chart) for chart in drawn}
+    contents = {
+        "report.html": build_page(summary, narrative, drawn, pictures).encode(),
+        "report.md": build_markdown(summary, narrative, drawn, _FIGURES).encode(),
+        "report.json": as_json(report).encode(),
+        **{f"{_FIGURES}/{key}.png": picture for key, picture in pictures.items()},
+    }
+    (folder / _FIGURES).mkdir(exist_ok=True)
+    for old in _pictures_of_the_last(folder):
+        if old.stem not in pictures:
+            old.unlink()  # this report has no numbers for it
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    return Report(summary, narrative, tuple(folder / name for name in contents))
+
+
+def _pictures_of_the_last(folder: Path) -> list[Path]:
+    """Those that the report in a folder shows; others there are somebody's own."""
+    try:
+        shown = read_bytes(folder / "report.md")
+    except ValueError:  # there is none
+        return []
+    found = (folder / _FIGURES).glob("*.png")
+    return [path for path in found if os.fsencode(f"({_FIGURES}/{path.name})") in shown]
+
+
+def as_json(report: Report) -> str:
+    return json.dumps(report.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,117 @@
+"""The runs of a comparison that count, and by name those that do not."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import formats as words
+from ..config import RunConfig
+from ..records import Metric, RunRecord, Sweep, read_runs
+
+
+class NothingToReport(ValueError):
+    """A folder without a single finished run.
+
+    Attributes:
+        all_diverged: Whether there is nothing to wait for, either.
+    """
+
+    def __init__(self, sentence: str, all_diverged: bool) -> None:
+        super().__init__(sentence)
+        self.all_diverged = all_diverged
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over and whose record is whole; one that diverged has no evaluations."""
+
+    config: RunConfig
+    record: RunRecord
+
+    @property
+    def spec(self) -> str:
+        return self.config.spec
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @property
+    def diverged(self) -> bool:
+        return self.record.state == "diverged"
+
+    def of_kind(self, kind: str) -> list[Metric]:
+        return self.record.of_kind(kind)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A folder under ``runs`` whose numbers are not used.
+
+    Attributes:
+        state: ``"unfinished"``, ``"damaged"``, or ``"foreign"`` for one that the comparison does not name.
+    """
+
+    name: str
+    state: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.state}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A comparison, its sound runs one seed after the other, and what was left out."""
+
+    sweep: Sweep
+    runs: tuple[Run, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def gather(directory: Path) -> Gathered:
+    """Read every run of a comparison; one that cannot be trusted is named and not used.
+
+    Raises:
+        FileNotFoundError: The folder holds no comparison.
+        ValueError: Its ``sweep.json`` cannot be read, or (`NothingToReport`) no run is finished.
+    """
+    sweep, records = read_runs(directory)
+    runs: list[Run] = []
+    left_out: list[LeftOut] = []
+    for record in records:
+        if record.over and record.config is not None:
+            runs.append(Run(record.config, record))
+        else:
+            left_out.append(LeftOut(record.directory.name, record.state, record.reason))
+    expected = {record.directory.name for record in records}
+    left_out += [
+        LeftOut(name, "foreign", "sweep.json names no such run")
+        for name in _folders(directory / "runs")
+        if name not in expected
+    ]
+    diverged = sum(run.diverged for run in runs)
+    if diverged == len(runs):
+        also = f"; {diverged} diverged" if diverged else ""
+        raise NothingToReport(
+            f"{directory} has no finished run, of {len(records)} in its sweep.json{also}",
+            diverged == len(records),
+        )
+    return Gathered(sweep, tuple(runs), tuple(left_out))
+
+
+def _folders(directory: Path) -> list[str]:
+    """The names of the folders in a folder."""
+    try:
+        names = [name for name in os.listdir(directory) if os.path.isdir(directory / name)]
+    except OSError:  # it is not there, or nobody may look into it
+        return []
+    return sorted(map(words.writable, names))
+
+
+def finite(value: object) -> float | None:
+    """A number that can be averaged, or None for null, NaN and infinity."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

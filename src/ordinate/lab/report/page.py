@@ -1,0 +1,211 @@
+"""The report as one HTML file that works offline: figures to explore, tables to sort, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from .. import formats as words
+from .figures import Chart, Style
+from .sentences import Narrative
+from .summary import Arm, Summary
+from .table import Cell, Column, last_tokens
+
+
+def build_page(
+    summary: Summary, narrative: Narrative, charts: Sequence[Chart], pictures: Mapping[str, bytes]
+) -> str:
+    """The whole page as text.
+
+    Args:
+        pictures: The charts as PNG, by their keys, for readers without scripts and for print.
+    """
+    from plotly.offline import get_plotlyjs
+
+    styles = {curve.label: curve.style for chart in charts for curve in chart.curves}
+    figures = [_figure(chart, pictures[chart.key]) for chart in charts]
+    table = _section(
+        "table", "Side by side", _arms_table(narrative, narrative.columns, summary.arms, styles)
+    )
+    extensions = ""
+    if summary.extensions:
+        aside = "The trained model with its frequencies rescaled for evaluation alone; a rise is over the loss at "
+        aside += "the training length of the model as it was trained."
+        listed = _arms_table(narrative, narrative.extension_columns, summary.extensions, styles)
+        extensions = _section("extended", "Stretched without training, in numbers", listed, aside)
+    return _fill(
+        _asset("page.html"),
+        version=escape(narrative.version),
+        title=escape(narrative.title),
+        headline=escape(narrative.headline),
+        facts=_pairs(narrative.facts),
+        findings=_pairs([(one.topic, one.text) for one in narrative.findings]),
+        figures="\n".join([figures[0], table, *figures[1:], extensions]),
+        lengths=_lengths_table(summary, styles, _loss_cell),
+        last=_last_tokens(summary, styles),
+        meanings=_pairs([(column.title, column.meaning) for column in narrative.columns]),
+        reproduce=_reproduce(narrative),
+        style=_asset("page.css"),
+        plotly=get_plotlyjs().replace("</script", "<\\/script"),
+        charts=_json(charts),
+        script=_asset("page.js"),
+    )
+
+
+def _fill(template: str, **parts: str) -> str:
+    """Put the parts where the template names them; what a part contains is never looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], template)
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(charts: Sequence[Chart]) -> str:
+    """Charts as JSON that a script element can hold whatever the labels are."""
+    data = [_rounded({**dataclasses.asdict(chart), "y_ticks": chart.y_ticks}) for chart in charts]
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to seven digits: more than a screen can show, and half the size."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _section(key: str, title: str, content: str, aside: str = "") -> str:
+    note = f'<p class="aside">{escape(aside)}</p>' if aside else ""
+    return f'<section id="{key}"><h2>{escape(title)}</h2>{note}\n{content}\n</section>'
+
+
+def _figure(chart: Chart, picture: bytes) -> str:
+    data = base64.b64encode(picture).decode()
+    return (
+        f'<section id="{chart.key}"><h2>{escape(chart.title)}</h2><figure>'
+        f"<figcaption>{escape(chart.caption)}</figcaption>"
+        f'<div class="plot" id="plot-{chart.key}" role="img" aria-label="{escape(_spoken(chart))}"></div>'
+        f'<noscript><img alt="{escape(_spoken(chart))}" src="data:image/png;base64,{data}"></noscript>'
+        "</figure></section>"
+    )
+
+
+def _spoken(chart: Chart) -> str:
+    """What a figure shows, for who cannot see it: where every curve begins and ends."""
+    ends = [
+        f"{curve.label} from {curve.y[0]:.3g} to {curve.y[-1]:.3g}"
+        + (f", {curve.end}" if curve.end.startswith("refused") else "")
+        for curve in chart.curves
+    ]
+    return f"{chart.title}, {chart.y_label}: {'; '.join(ends)}."
+
+
+def _name(arm: Arm, styles: Mapping[str, Style]) -> str:
+    style = styles.get(arm.label)
+    if style is None:
+        return escape(arm.label)
+    light, dark = style.colours
+    return f'<span class="swatch" style="--light:{light};--dark:{dark}"></span>{escape(arm.label)}'
+
+
+def _table(heads: Sequence[str], lines: Sequence[str], *, sortable: bool = False) -> str:
+    kind = ' class="sortable"' if sortable else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table{kind}>\n<thead><tr>{"".join(heads)}</tr></thead>\n'
+        f"<tbody>\n{chr(10).join(lines)}\n</tbody></table></div>"
+    )
+
+
+def _head(title: str, unit: str, *, text: bool = False) -> str:
+    kind = ' class="text"' if text else ""
+    small = f"<small>{escape(unit)}</small>" if unit else ""
+    return f'<th scope="col"{kind}><button type="button">{escape(title)}</button>{small}</th>'
+
+
+def _arms_table(
+    narrative: Narrative, columns: Sequence[Column], arms: Sequence[Arm], styles: Mapping[str, Style]
+) -> str:
+    heads = [_head("encoding", "")]
+    heads += [_head(column.title, column.unit, text=column.key == "type") for column in columns]
+    lines = []
+    for arm in arms:
+        cells = [_cell(column.cell(arm), text=column.key == "type") for column in columns]
+        name = f'<th scope="row" data-value="{escape(arm.label)}">{_name(arm, styles)}</th>'
+        lines.append(f"<tr>{name}{''.join(cells)}</tr>")
+    return _table(heads, lines, sortable=True)
+
+
+def _cell(cell: Cell, *, text: bool) -> str:
+    kind = ' class="text"' if text else ""
+    value = "" if cell.value is None else cell.value
+    note = f' title="{escape(cell.note)}"' if cell.note else ""
+    return f'<td{kind} data-value="{escape(str(value))}"{note}>{escape(cell.text)}</td>'
+
+
+def _last_tokens(summary: Summary, styles: Mapping[str, Style]) -> str:
+    """The same table for the last tokens of a sequence, where every token is asked for."""
+    if summary.by_accuracy:
+        return ""
+    count = summary.gathered.sweep.settings["last_tokens"]
+    aside = f"The last {count} tokens of every sequence alone, as if of the same text; ± is half of a 95 % interval."
+    return f'<p class="aside">{aside}</p>\n{_lengths_table(summary, styles, _last_cell)}'
+
+
+def _lengths_table(
+    summary: Summary, styles: Mapping[str, Style], cell: Callable[[Arm, int], str]
+) -> str:
+    trained = summary.train_length
+    heads = ['<th scope="col">encoding</th>']
+    for length in summary.lengths:
+        note = "trained" if length == trained else words.times(length / trained)
+        heads.append(f'<th scope="col">{length}<small>{note}</small></th>')
+    lines = []
+    for base in summary.arms:
+        for arm in (base, *(one for one in summary.extensions if one.spec == base.spec)):
+            kind = ' class="extension"' if arm.extension else ""
+            cells = [cell(arm, length) for length in summary.lengths]
+            lines.append(f'<tr{kind}><th scope="row">{_name(arm, styles)}</th>{"".join(cells)}</tr>')
+    return _table(heads, lines)
+
+
+def _last_cell(arm: Arm, length: int) -> str:
+    cell = last_tokens(arm, length)
+    return f'<td title="{escape(cell.note)}">{escape(cell.text)}</td>'
+
+
+def _loss_cell(arm: Arm, length: int) -> str:
+    one = arm.at.get(length)
+    if one is None or (one.loss is None and not one.refused):
+        return f"<td>{words.NOTHING}</td>"
+    if one.loss is None:
+        return f'<td title="{escape(one.refused or "")}">refused</td>'
+    rise, start = "", arm.in_length
+    if start is not None and start.loss is not None and start.loss.mean and length != arm.train_length:
+        rise = f'<span class="of">({words.percent(one.loss.mean / start.loss.mean - 1)})</span>'
+    return f"<td>{words.estimate(one.loss)}{rise}</td>"
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in pairs)
+
+
+def _reproduce(narrative: Narrative) -> str:
+    settings = json.dumps(narrative.settings, indent=2, sort_keys=True)
+    environment = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in narrative.environment
+    )
+    return (
+        f"<pre>{escape(chr(10).join(narrative.commands))}</pre>\n"
+        f'<dl class="pairs">{environment}</dl>\n'
+        f"<p>{escape(narrative.caution)}</p>\n"
+        f"<details><summary>Every setting</summary><pre>{escape(settings)}</pre></details>"
+    )

@@ -1,0 +1,250 @@
+"""A comparison in numbers: what was measured of each arm at each length, over its seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ..records import Metric
+from ..tasks import Baseline
+from .estimate import Estimate
+from .gather import Gathered, finite
+
+#: The loss of the last tokens may rise this much over that at the training length before an encoding counts as
+#: past its reach. The mean over a long text would hide a cliff behind the easy beginning.
+LOSS_RISE = 0.10
+#: On tasks that are right or wrong, the accuracy of the last tokens may fall this much.
+ACCURACY_FALL = 0.10
+#: On such tasks, a model must be right this often at the training length before it has anything to lose;
+#: guessing is right half the time at most.
+LEARNED = 0.75
+#: A gradient norm this many times the median of those before it is a spike.
+SPIKE = 4.0
+#: Training that still took away more than both of these, of the loss and in nats, was stopped early.
+STILL_LEARNING, STILL_LEARNING_NATS = 0.03, 0.01
+#: A validation loss that ends so much above its lowest was trained past it. Both are of the same text.
+PAST_BEST, PAST_BEST_NATS = 0.005, 0.005
+
+
+class Bin(NamedTuple):
+    """The loss at positions from ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+    loss: Estimate
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One length, over the seeds that were evaluated at it.
+
+    Attributes:
+        loss: Nats per token over all targets; `last_loss` over the last ones alone.
+        stretches: The loss of every stretch of the text, by seed.
+        accuracy: The share of right answers, `last_accuracy` among the last tokens; where an answer counts only
+            as a whole, both are that.
+        rise: The loss of the last tokens over that of the last tokens at the run's own training length, less one.
+        fall: The same for right answers, in shares: how many fewer of the last are right.
+        gain: How much lower the loss is than that of the same targets with exactly the training length of
+            tokens in view, of targets that see more; negative where more context does harm.
+        positions: The loss along the sequence.
+        variants: The share of right answers on further test sets.
+        refused: Why there are no numbers.
+    """
+
+    length: int
+    loss: Estimate | None = None
+    stretches: tuple[tuple[float, ...], ...] = ()
+    last_loss: Estimate | None = None
+    accuracy: Estimate | None = None
+    last_accuracy: Estimate | None = None
+    rise: Estimate | None = None
+    fall: Estimate | None = None
+    gain: Estimate | None = None
+    positions: tuple[Bin, ...] = ()
+    variants: Mapping[str, Estimate] = field(default_factory=dict)
+    refused: str | None = None
+
+    @property
+    def perplexity(self) -> float | None:
+        """e to the mean loss; None where no float holds it."""
+        return math.exp(self.loss.mean) if self.loss is not None and self.loss.mean < 700 else None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """How many times its training length one trained model reaches, by `LOSS_RISE` or `ACCURACY_FALL`.
+
+    Attributes:
+        end: What ended it: the limit was ``"crossed"``; nothing further was ``"tested"``, so the factor is
+            a lower bound; the next length was ``"refused"``; or the limit was crossed ``"at once"``.
+    """
+
+    factor: float
+    end: Literal["crossed", "tested", "refused", "at once"]
+
+    def __str__(self) -> str:
+        if self.end == "at once":
+            return "< 1×"
+        # Just past the training length the second digit matters: 1.04 is not 1.
+        places = 0 if self.factor >= 10 else 1 if self.factor >= 2 else 2
+        number = f"{self.factor:.{places}f}"
+        number = number.rstrip("0").rstrip(".") if places else number
+        words = {
+            "crossed": f"{number}×",
+            "tested": f"≥ {number}×",
+            "refused": f"{number}×, then refused",
+        }
+        return words[self.end]
+
+
+@dataclass(frozen=True)
+class Settling:
+    """What the end of training still took off the validation loss.
+
+    Attributes:
+        start, stop: Between these steps; the last look that was no later than four fifths of the way, and the end.
+        share: Of the loss before.
+        nats: As it is.
+    """
+
+    start: int
+    stop: int
+    share: Estimate
+    nats: Estimate
+
+    @property
+    def learning(self) -> bool:
+        """Whether it was stopped early. A loss near zero may halve and mean nothing, so it takes both."""
+        return self.share.mean > STILL_LEARNING and self.nats.mean > STILL_LEARNING_NATS
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One encoding over its seeds, or one training-free extension of a trained encoding.
+
+    Attributes:
+        extension: What was put on the trained model for evaluation alone, or None.
+        diverged: Seeds whose training or in-length loss gave no number; they are named and left out of every mean.
+        unlearned: Seeds whose model does not do at its training length what it was trained for: no better than
+            the baseline or, on tasks, not right often enough. An arm that has one has no reach.
+        training, validation: ``(step, loss)`` while training.
+        spikes: Over the seeds, gradient-norm spikes and logged steps.
+        settling: What the end of training still took away.
+    """
+
+    spec: str
+    extension: str | None
+    seeds: tuple[int, ...]
+    diverged: tuple[int, ...]
+    unlearned: tuple[int, ...]
+    train_length: int
+    evaluations: tuple[Evaluation, ...]
+    stretches: tuple[Stretch, ...]
+    training: tuple[tuple[int, Estimate], ...]
+    validation: tuple[tuple[int, Estimate], ...]
+    spikes: tuple[int, int]
+    settling: Settling | None
+    cost: Metric
+    tokens_per_second: Estimate | None
+    peak_memory_bytes: int | None
+
+    @property
+    def label(self) -> str:
+        return self.spec if self.extension is None else f"{self.spec} + {self.extension}"
+
+    @property
+    def learned(self) -> bool:
+        return not self.unlearned
+
+    @property
+    def best_step(self) -> int | None:
+        """Where the validation loss was lowest, if training went on past it until it was clearly higher."""
+        if not self.validation:
+            return None
+        step, lowest = min(self.validation, key=lambda point: point[1].mean)
+        rise = self.validation[-1][1].mean - lowest.mean
+        return step if rise > max(PAST_BEST * lowest.mean, PAST_BEST_NATS) else None
+
+    @cached_property
+    def at(self) -> Mapping[int, Evaluation]:
+        return {evaluation.length: evaluation for evaluation in self.evaluations}
+
+    @property
+    def in_length(self) -> Evaluation | None:
+        return self.at.get(self.train_length)
+
+    @property
+    def quality(self) -> Estimate | None:
+        """In-length accuracy where the task has right and wrong answers, else in-length loss."""
+        one = self.in_length
+        return None if one is None else one.accuracy or one.loss
+
+    @property
+    def furthest(self) -> Evaluation | None:
+        """The longest evaluation that gave numbers."""
+        measured = [evaluation for evaluation in self.evaluations if evaluation.loss is not None]
+        return measured[-1] if measured else None
+
+    @property
+    def refusal(self) -> Evaluation | None:
+        """The shortest length that was refused."""
+        return next((evaluation for evaluation in self.evaluations if evaluation.refused), None)
+
+    @property
+    def stretch(self) -> str:
+        """The stretch over the seeds: one factor, or the range of them."""
+        if self.diverged and not self.seeds:
+            return "diverged"
+        if not self.learned:
+            return "not learned"
+        if not self.stretches:
+            return "–"
+        ordered = sorted(self.stretches, key=lambda one: one.factor)
+        low, high = str(ordered[0]), str(ordered[-1])
+        return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A sweep in numbers: its trained arms, their training-free extensions, and what was left out."""
+
+    gathered: Gathered
+    arms: tuple[Arm, ...]
+    extensions: tuple[Arm, ...]
+
+    @property
+    def task(self) -> str:
+        return str(self.gathered.sweep.settings["task"])
+
+    @property
+    def train_length(self) -> int:
+        return self.arms[0].train_length
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(sorted({length for arm in self.arms for length in arm.at}))
+
+    @property
+    def baselines(self) -> Mapping[str, Baseline]:
+        """What something simpler than a Transformer reaches on the same tests, by its name."""
+        lines = [one for run in self.gathered.runs for one in run.of_kind("baseline")]
+        return {
+            one["name"]: Baseline(one["name"], one["loss"], one["accuracy"])
+            for one in lines
+            if finite(one["loss"])
+        }
+
+    @property
+    def stretches(self) -> int:
+        """The fewest stretches of text behind any loss; 0 for tasks, which have none."""
+        lines = [one for run in self.gathered.runs for one in run.of_kind("evaluation")]
+        return min((len(one["stretches"]) for one in lines if not one["refused"]), default=0)
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether the task is one of right and wrong answers."""
+        return any(one.accuracy is not None for arm in self.arms for one in arm.evaluations)

@@ -1,0 +1,1 @@
+"""What trains models and writes records. Nothing here reads a report."""

@@ -1,0 +1,83 @@
+"""What a run is made of: its task, its model, its optimizer and the course of its learning rate."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ...encoding import PositionEncoding
+from ...entries import create
+from ..config import RunConfig
+from ..corpus import load_corpus
+from ..seeds import seed_of
+from ..tasks import TASKS, Language, Task
+from .model import Transformer
+
+
+def make_task(config: RunConfig) -> Task:
+    """The task of a run; a text must still be the one its config was made for.
+
+    Raises:
+        ValueError: The text has changed since.
+    """
+    if config.task != "language":
+        return TASKS[config.task]()
+    corpus = load_corpus(config.text)
+    if config.corpus and corpus.fingerprint != config.corpus:
+        raise ValueError(
+            f"text must be what the comparison began with, of fingerprint {config.corpus}, "
+            f"got {corpus.source} of {corpus.fingerprint}"
+        )
+    return Language(corpus)
+
+
+def make_model(config: RunConfig) -> Transformer:
+    """An untrained model. Of one seed, all encodings start from the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of("encoding", config.seed))  # a learned encoding's own beginning
+        encoding = make_encoding(config.spec, config)
+        torch.manual_seed(seed_of("weights", config.seed))
+        return Transformer(
+            encoding,
+            d_model=config.d_model,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+        )
+
+
+def make_encoding(spec: str, config: RunConfig) -> PositionEncoding:
+    """The encoding of a spec with the sizes of a run; its positions end where training ends."""
+    return create(
+        spec, d_model=config.d_model, num_heads=config.num_heads, max_positions=config.train_length
+    )
+
+
+def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
+    """AdamW; matrices decay, gains and the encoding's own parameters do not."""
+    groups: dict[str, list[nn.Parameter]] = {"matrices": [], "gains": [], "encoding": []}
+    for name, parameter in model.named_parameters():
+        kind = (
+            "encoding"
+            if name.startswith("encoding.")
+            else "matrices"
+            if parameter.dim() > 1
+            else "gains"
+        )
+        groups[kind].append(parameter)
+    settings = {
+        "matrices": {"weight_decay": config.weight_decay, "factor": 1.0},
+        "gains": {"weight_decay": 0.0, "factor": 1.0},
+        "encoding": {"weight_decay": 0.0, "factor": config.encoding_rate},
+    }
+    listed = [{"params": members, **settings[kind]} for kind, members in groups.items() if members]
+    return torch.optim.AdamW(listed, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def learning_rate(config: RunConfig, step: int) -> float:
+    """A straight line up to the full rate, then a cosine down to a tenth of it."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    done = (step - config.warmup) / max(1, config.steps - config.warmup)
+    return config.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
