@@ -1,3 +1,5 @@
 """Rules of models of transformers: configs, patches, checkpoints."""
 
-RULES: dict[str, str] = {}
+RULES = {
+    "must be at least {least} and at most {most}": "必须在 {least} 到 {most} 之间",
+}

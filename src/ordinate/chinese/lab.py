@@ -1,3 +1,5 @@
 """Rules of the lab: comparisons, records, reports."""
 
-RULES: dict[str, str] = {}
+RULES = {
+    "must name at least one run": "至少要有一次训练",
+}

@@ -1,3 +1,5 @@
 """Rules of what people touch, and what is known of encodings: verify, show, plot, the page."""
 
-RULES: dict[str, str] = {}
+RULES = {
+    "must be from {least} to {most}": "必须在 {least} 到 {most} 之间",
+}

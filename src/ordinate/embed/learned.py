@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -59,7 +59,7 @@ class Learned(PositionEncoding):
         if width != self.d_model:
             raise refused("x", "must have d_model {d_model}", width, d_model=self.d_model)
         rule = "must be in 0 … {last} (max_positions={bound})"
-        facts = {"last": self.max_positions - 1, "bound": self.max_positions}
+        facts: dict[str, Any] = {"last": self.max_positions - 1, "bound": self.max_positions}
         if positions is None:
             if seq > self.max_positions:
                 raise refused("positions", rule, seq - 1, **facts)
