@@ -1,6 +1,6 @@
 """CPU benchmarks: ordinate and its peers in one process on the same inputs, eager mode.
 
-    python benchmarks/cpu.py                      all cases, into results/cpu.json and docs/benchmarks.md
+    python benchmarks/cpu.py                      all cases, into results/cpu.json and the pages of docs/
     python benchmarks/cpu.py --rope               RoPE alone again, into the record there is
     python benchmarks/cpu.py --quick --out FILE   the same code at tiny sizes, to see that it runs
 
@@ -155,8 +155,10 @@ def main() -> None:
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     if arguments.out == HERE / "results" / "cpu.json":
         import render
+        import render_page
 
         render.write()
+        render_page.write()
 
 
 if __name__ == "__main__":

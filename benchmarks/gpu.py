@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python3 benchmarks/gpu.py --out DIR [--budget SECONDS]
 
-The records go to DIR; those in benchmarks/results are what docs/benchmarks.md shows
-(``python benchmarks/render_gpu.py`` writes it).
+The records go to DIR; those in benchmarks/results are what docs/benchmark_records.md shows
+(``python benchmarks/render_gpu.py`` writes it, ``render_page.py`` docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was aimed at on one H200 beside what the records show; `render_gpu` puts it into docs/benchmarks.md."""
+"""The targets on one H200 next to what the records show; `render_page` puts them into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -91,31 +91,24 @@ ROPE = [
 ]
 
 
-def section(attention: dict[str, Any], rope: dict[str, Any]) -> str:
+def tables(attention: dict[str, Any], rope: dict[str, Any]) -> str:
+    """Both tables of targets; what is missed is bold, what was not measured is a dash."""
     shapes: dict[str, Rows] = {
         name: _with_the_best_vector(
             {(row["kind"], row["name"]): row for row in shape["rows"] if "error" not in row}
         )
         for name, shape in attention["shapes"].items()
     }
-    turned: dict[str, Rows] = {}
+    rotations: dict[str, Rows] = {}
     for row in rope["results"]:
         if row["pass"] == "forward":
-            rows = turned.setdefault(f"{row['batch']} × {row['seq']}", {})
+            rows = rotations.setdefault(f"{row['batch']} × {row['seq']}", {})
             rows[row["layout"], row["name"]] = row
-    return "\n\n".join(
-        [
-            "### What was aimed at",
-            "From the tables below, forward and backward where nothing else is said. **What is missed stands out**, "
-            "– was not measured. Rows marked as an aim are goals, the others requirements.",
-            _table("attention", ATTENTION, shapes),
-            _table("RoPE, forward", ROPE, turned),
-        ]
-    )
+    return f"{_table('attention', ATTENTION, shapes)}\n\n{_table('RoPE, forward', ROPE, rotations)}"
 
 
 def _with_the_best_vector(rows: Rows) -> Rows:
-    """FlexAttention's vector by whichever tiles were faster, those chosen by hand or by its autotuner."""
+    """FlexAttention's vector with the faster of two tilings: chosen by hand, or by its autotuner."""
     kind, name = VECTOR
     measured = [rows[row] for row in (VECTOR, (kind, f"{name}, autotuned")) if row in rows]
     if not measured:

@@ -1,4 +1,4 @@
-"""Write the tables of docs/benchmarks.md from the records in results/, between markers.
+"""Write the tables of docs/benchmark_records.md from the records in results/, between markers.
 
 python benchmarks/render.py
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "results" / "cpu.json"
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs" / "benchmark_records.md"
 BEGIN, END = "<!-- begin: cpu -->", "<!-- end: cpu -->"
 
 Row = dict[str, Any]

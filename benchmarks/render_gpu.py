@@ -1,4 +1,4 @@
-"""Write the GPU tables of docs/benchmarks.md from the records in results/, between markers.
+"""Write the GPU tables of docs/benchmark_records.md from the records in results/, between markers.
 
 python benchmarks/render_gpu.py
 """
@@ -9,15 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gpu_targets
-
 HERE = Path(__file__).resolve().parent
 ATTENTION = HERE / "results" / "gpu_attention.json"
 MASKS = HERE / "results" / "gpu_masks.json"
 ROPE = HERE / "results" / "gpu_rope.json"
 MODELS = HERE / "results" / "gpu_models.json"
 TRAINING = HERE / "results" / "gpu_training.json"
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs" / "benchmark_records.md"
 BEGIN, END = "<!-- begin: gpu -->", "<!-- end: gpu -->"
 
 
@@ -30,7 +28,7 @@ def rendered(page: str) -> str:
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     attention, rope = json.loads(ATTENTION.read_text()), json.loads(ROPE.read_text())
-    parts = [gpu_targets.section(attention, rope), _attention(attention)]
+    parts = [_attention(attention)]
     if MASKS.exists():
         parts.append(masks(json.loads(MASKS.read_text())))
     parts.append(_rope(rope))
@@ -122,7 +120,7 @@ def _attention_table(
 
 
 def masks(record: dict[str, Any]) -> str:
-    """Padded and packed calls, beside the same with nothing masked."""
+    """Padded and packed calls, next to the same calls with no mask but the causal one."""
     batch, heads, length, dim = record["shape"]
     lines = [
         "| masked | bias | by | forward ms | forward + backward ms | of it device | extra MiB |",
@@ -160,8 +158,8 @@ def _rope(record: dict[str, Any]) -> str:
     parts.append("\n".join(lines))
     parts.append(
         "Milliseconds are the device's alone, which waits until the host has prepared a call; short calls are bound by "
-        "what that takes, measured at the smallest shape. Making angles anew is several small launches, which a "
-        "`Rotation` kept across layers saves."
+        "what that takes, measured at the smallest shape. Computing angles takes several small launches, which a "
+        "`Rotation` shared by all layers saves."
     )
     return "\n\n".join(parts)
 

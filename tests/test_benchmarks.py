@@ -26,6 +26,18 @@ def test_the_page_equals_the_record():
     assert render.rendered(page, json.loads(render.RECORD.read_text())) == page
 
 
+def test_each_question_is_answered_from_the_records_on_a_page_that_can_be_read():
+    import render_page
+
+    page = render_page.PAGE.read_text()
+    assert render_page.rendered(page) == page
+    assert all(f"<!-- begin: {name} -->" in page for name in render_page.TABLES)
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    prose = [line for line in page.splitlines() if not line.startswith(("|", "<!--"))]
+    assert len(rows) <= 120
+    assert len(" ".join(prose).split()) <= 1300
+
+
 def test_the_gpu_tables_equal_their_records():
     import render_gpu
 
@@ -74,6 +86,7 @@ def test_the_faster_of_a_peers_two_ways_is_what_ours_is_compared_with():
 
 
 def test_peers_that_were_not_there_or_failed_leave_the_page_whole():
+    import gpu_targets
     import render_gpu
 
     attention, rope = (json.loads(path.read_text()) for path in (render_gpu.ATTENTION, render_gpu.ROPE))
@@ -81,7 +94,7 @@ def test_peers_that_were_not_there_or_failed_leave_the_page_whole():
     shape = attention["shapes"]["B4 H16 L4096 D64"]
     shape["rows"] = [row for row in shape["rows"] if row["name"] in ("cuDNN", "ordinate")]
     shape["rows"].append({"shape": "B4", "name": "FlexAttention / ALiBi", "error": "RuntimeError: no"})
-    page = render_gpu.gpu_targets.section(attention, rope)
+    page = gpu_targets.tables(attention, rope)
     (line,) = (line for line in page.splitlines() if "Liger" in line)
     assert line.count("–") == 3
     (line,) = (line for line in page.splitlines() if line.startswith("| ALiBi, of FlexAttention's"))
