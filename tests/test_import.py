@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import types
@@ -112,6 +113,17 @@ def test_every_public_name_has_a_docstring(name):
     assert text
     assert not text.startswith(f"{name}(")  # a dataclass that only repeats its signature
     assert text.splitlines()[0].endswith((".", ":", ")", "?"))
+
+
+_EVERY_MODULE = sorted(module.name for module in pkgutil.walk_packages(ordinate.__path__, "ordinate."))
+
+
+@pytest.mark.parametrize("name", _EVERY_MODULE)
+def test_every_module_is_imported_by_its_dotted_name(name):
+    """A public function does not hide a module of its name, as ``hf.patch`` would hide ``hf/patch.py``."""
+    namespace: dict[str, object] = {}
+    exec(f"import {name} as m", namespace)
+    assert namespace["m"] is sys.modules[name]
 
 
 @pytest.mark.parametrize("module", ["positions", "scaling"])

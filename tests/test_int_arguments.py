@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_positions": 64},
     ),
     "hf.checkpoint_inv_freq": (lambda length: hf.checkpoint_inv_freq(_dynamic, length), {"length": 64}),
-    "hf.extend": (lambda **lengths: hf.extend(_LLAMA, **lengths).config, {"to": 16384, "original": 4096}),
+    "hf.extend": (lambda **lengths: hf.extend(_LLAMA, **lengths).config, {"to": 16384, "original_max_positions": 4096}),
     "hf.mrope_positions": (
         lambda merge, height: hf.mrope_positions(_types, [(1, height, 6)], merge_size=merge),
         {"merge": 2, "height": 4},

@@ -635,7 +635,7 @@ CASES += [
             {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}}, 65536, "linear"
         ),
         ConfigError,
-        r"original must be given, whether max_position_embeddings 2048 is before or after linear scaling by 4 the config does not say, got nothing",
+        r"original_max_positions must be given, whether max_position_embeddings 2048 is before or after linear scaling by 4 the config does not say, got nothing",
     ),
     (
         "extend by turning faster",
@@ -652,7 +652,7 @@ CASES += [
             16384,
         ),
         ConfigError,
-        r"original must be a length from which yarn slows the slowest pair and reaches 16384, got 4096",
+        r"original_max_positions must be a length from which yarn slows the slowest pair and reaches 16384, got 4096",
     ),
     (
         "extend p-RoPE",

@@ -45,7 +45,7 @@ def test_every_method_is_tested():
 def test_the_new_config_has_the_scaling_asked_for(method: str):
     extension = extend(LLAMA, 32768, method)
     assert rope_of(extension.config).scaling == EXPECTED[method]
-    assert (extension.original, extension.context, extension.to, extension.factor) == (
+    assert (extension.original_max_positions, extension.context, extension.to, extension.factor) == (
         4096,
         4096,
         32768,
@@ -205,11 +205,11 @@ def test_linear_scaling_that_hides_its_original_length_asks_for_it(method: Any, 
     values = {**LINEAR, "max_position_embeddings": length}
     with pytest.raises(
         ConfigError,
-        match=f"original must be given, whether max_position_embeddings {length} is before",
+        match=f"original_max_positions must be given, whether max_position_embeddings {length} is before",
     ):
         extend(values, 65536, method, replace=True)
-    extension = extend(values, 65536, method, original=4096, replace=True)
-    assert (extension.original, extension.context) == (4096, 16384)
+    extension = extend(values, 65536, method, original_max_positions=4096, replace=True)
+    assert (extension.original_max_positions, extension.context) == (4096, 16384)
     assert diagnose(extension.after).effective_context == 65536
     assert extension.slowdown > 1
     if method == "dynamic":
@@ -231,7 +231,7 @@ def test_gemma_3s_length_is_the_one_linear_scaling_reaches():
 def test_a_second_length_tells_what_linear_scaling_reaches():
     """Vicuna's 16k models: max_position_embeddings is before scaling, max_sequence_length after."""
     extension = extend({**LINEAR, "max_sequence_length": 16384}, 32768, "linear")
-    assert (extension.original, extension.context) == (4096, 16384)
+    assert (extension.original_max_positions, extension.context) == (4096, 16384)
     assert extension.config["rope_scaling"]["factor"] == 8.0
     again = diagnose(from_config(extension.config))
     assert (again.effective_context, again.original_max_positions) == (32768, 4096)

@@ -46,7 +46,7 @@ def extend_command(
         ..., "--to", metavar="N", help="The context to reach, in tokens.", show_default=False
     ),
     method: str = typer.Option("yarn", metavar="NAME", help=f"One of {', '.join(METHODS)}."),
-    original: int | None = typer.Option(
+    original_max_positions: int | None = typer.Option(
         None,
         "--from",
         metavar="N",
@@ -74,7 +74,13 @@ def extend_command(
         raise Misuse("--in-place and --output must not be given together", "ordinate extend --help")
     try:
         old = config_path(config)
-        found = extend(old, to, method, original=original, replace=replace)  # type: ignore[arg-type]
+        found = extend(
+            old,
+            to,
+            method,  # type: ignore[arg-type]
+            original_max_positions=original_max_positions,
+            replace=replace,
+        )
         target = (
             old if in_place else output if output is not None else old.with_name(f"{old.stem}-{to}.json")
         )
@@ -94,7 +100,7 @@ def extend_command(
 def _hint(sentence: str) -> str:
     if "replace=True" in sentence:
         return "ordinate extend --replace, if you know what the model was trained with"
-    if sentence.startswith("original must be"):
+    if sentence.startswith("original_max_positions must be"):
         return "ordinate extend --from N, the length the model was trained at before any scaling"
     if sentence.startswith("path must not exist"):
         return "ordinate extend --force writes over it, --output elsewhere"
@@ -104,7 +110,7 @@ def _hint(sentence: str) -> str:
 def _to_dict(found: Extension, written: str | None) -> dict:
     return {
         "method": found.method,
-        "original": found.original,
+        "original_max_positions": found.original_max_positions,
         "context": found.context,
         "to": found.to,
         "factor": found.factor,
@@ -120,7 +126,11 @@ def _to_dict(found: Extension, written: str | None) -> dict:
 
 
 def _print(console: Console, found: Extension) -> None:
-    trained = "" if found.original == found.context else f" (trained at {found.original})"
+    trained = (
+        ""
+        if found.original_max_positions == found.context
+        else f" (trained at {found.original_max_positions})"
+    )
     head = f"  {found.context} → {found.to} positions by {found.method}{trained}"
     console.print(Text.assemble((found.before.family, "bold"), head))
     console.print(Text("\nchanged", style="bold"))
@@ -151,7 +161,8 @@ def _cost(found: Extension) -> list[tuple[str, str]]:
         return [
             (
                 "nothing",
-                f"contexts up to {found.original} are read as before; past that, old keys turn anew at every step",
+                f"contexts up to {found.original_max_positions} are read as before; "
+                "past that, old keys turn anew at every step",
             )
         ]
     rows = []

@@ -61,9 +61,9 @@ class Extension:
     Attributes:
         config: The whole new config.
         before, after: Both configs, read.
-        original: The length the frequencies were trained at.
+        original_max_positions: The length the frequencies were trained at.
         context: What the model read before, ``to`` what it was asked to read.
-        factor: ``to / original``.
+        factor: ``to / original_max_positions``.
         slowdown: How many times slower the most slowed pairs turn at ``to`` than they did at short context.
         changed: The key of each changed setting → (old value, new value).
         bands: What becomes of the pairs in full-attention layers.
@@ -75,7 +75,7 @@ class Extension:
     before: Plan
     after: Plan
     method: Method
-    original: int
+    original_max_positions: int
     context: int
     to: int
     factor: float
@@ -95,7 +95,7 @@ def extend(
     to: int,
     method: Method = "yarn",
     *,
-    original: int | None = None,
+    original_max_positions: int | None = None,
     replace: bool = False,
 ) -> Extension:
     """A config with which a rotary model reads contexts of ``to`` tokens.
@@ -106,8 +106,9 @@ def extend(
 
     Args:
         to: The context to reach, in tokens.
-        original: The length the model was trained at before any scaling, where the config does not say it or
-            says it wrong. A config with linear scaling says one length, and not whether it is before or after.
+        original_max_positions: The length the model was trained at before any scaling, where the config does
+            not say it or says it wrong. A config with linear scaling says one length, and not whether it is
+            before or after.
         replace: Put this scaling in the place of another that the model was trained with.
 
     Raises:
@@ -128,7 +129,7 @@ def extend(
     where, settings, model_type = text_settings(config)
     snapshot = copy.deepcopy(settings)
     old = _scaling_now(settings, FAMILIES[model_type].defaults, where, replace, method)
-    start, context = _lengths(before, FAMILIES[model_type], original, method, where)
+    start, context = _lengths(before, FAMILIES[model_type], original_max_positions, method, where)
     if to <= context:
         raise ConfigError(
             f"to must be more than the {context} positions the model already reads, got {to}"
@@ -152,8 +153,9 @@ def extend(
     reached, slowest = effective_context(after), 1 / ratios[-1]
     if reached != to or slowest < 1 + 1e-9:
         raise ConfigError(
-            f"original must be a length from which {method} slows the slowest pair and reaches {to}, got {start}: "
-            f"the new config would read {reached} positions, and that pair turn {slowest:.4g} times slower than now"
+            f"original_max_positions must be a length from which {method} slows the slowest pair and reaches "
+            f"{to}, got {start}: the new config would read {reached} positions, "
+            f"and that pair turn {slowest:.4g} times slower than now"
         )
     return Extension(
         config, before, after, method, start, context, to, factor, 1 / min(ratios), changed,
@@ -171,7 +173,7 @@ def _copy(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(
-    plan: Plan, family: Family, original: int | None, method: Method, where: str
+    plan: Plan, family: Family, given: int | None, method: Method, where: str
 ) -> tuple[int, int]:
     """The length before any scaling, and the one the model reads now.
 
@@ -179,21 +181,22 @@ def _lengths(
     second length may tell; else only the user can.
     """
     scaling, context = _main_rotation(plan).scaling, plan.max_positions
-    told = original is not None or plan.original_max_positions != context
+    told = given is not None or plan.original_max_positions != context
     if isinstance(scaling, Linear) and scaling.factor > 1 and context is not None and not told:
         if method != "linear" or not family.rope.reaches_context:
             raise ConfigError(
-                f"original must be given, whether {where}max_position_embeddings {context} is before or after "
-                f"linear scaling by {scaling.factor:g} the config does not say, got nothing"
+                f"original_max_positions must be given, whether {where}max_position_embeddings {context} is before "
+                f"or after linear scaling by {scaling.factor:g} the config does not say, got nothing"
             )
         return context, context  # the factor grows with the context, whatever it started from
-    start = original if original is not None else plan.original_max_positions
+    start = given if given is not None else plan.original_max_positions
     if start is None:
         raise ConfigError(
-            f"{where}max_position_embeddings must say what the model was trained at, got nothing; give original"
+            f"{where}max_position_embeddings must say what the model was trained at, got nothing; "
+            "give original_max_positions"
         )
-    start = Reader.checked_integer("original", start, 2, MOST_POSITIONS)
-    if original is None:
+    start = Reader.checked_integer("original_max_positions", start, 2, MOST_POSITIONS)
+    if given is None:
         return start, effective_context(plan) or start
     if isinstance(scaling, (Linear, YaRN, DynamicNTK)):
         return start, round(start * scaling.factor)
