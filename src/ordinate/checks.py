@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .private import assert_on_device, unwrapped
+from .text import Text, reworded
 
 
 def short(value: object) -> str:
@@ -40,6 +41,8 @@ class Refusal:
         argument: The name of what was given; empty where the rule is the whole sentence.
         rule: What must hold, with the names of ``facts`` in braces.
         value: What was given instead, as the sentence quotes it; None where it says nothing of it.
+        facts: The name of another argument, and words of ours that a translation must change, stand here as a
+            `Text`, as they may in ``argument`` and ``value``.
         advice: What to do, after the value; a template like the rule.
 
     Example:
@@ -62,6 +65,22 @@ class Refusal:
         """The same of another name: of the option, say, that gave the argument."""
         return replace(self, argument=argument)
 
+    def renamed(self, names: Mapping[str, str]) -> Refusal:
+        """The same with other names for the argument, and for the arguments that its facts name as a `Text`.
+
+        Example:
+            >>> found = Refusal("d_model", "must be a multiple of {of}", "10", {"of": Text("num_heads")})
+            >>> str(found.renamed({"d_model": "--d-model", "num_heads": "--heads"}))
+            '--d-model must be a multiple of --heads, got 10'
+        """
+
+        def name(template: str) -> str:
+            return names.get(template, template)
+
+        argument = self.argument
+        argument = argument.reworded(name) if isinstance(argument, Text) else name(argument)
+        return replace(self, argument=argument, facts=reworded(self.facts, name))
+
 
 def refused(
     argument: str,
@@ -82,7 +101,8 @@ def refused(
         Traceback (most recent call last):
         ValueError: window must be at least 1, got 0
     """
-    refusal = Refusal(argument, rule, None if value is None else str(value), facts, advice)
+    quoted = value if value is None or isinstance(value, str) else str(value)
+    refusal = Refusal(argument, rule, quoted, facts, advice)
     made = error(str(refusal))
     made.refusal = refusal  # type: ignore[attr-defined]
     return made

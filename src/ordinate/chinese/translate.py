@@ -1,0 +1,40 @@
+"""What the library says, in Chinese: found by the English template, in which the same facts stand."""
+
+from __future__ import annotations
+
+from ..checks import Refusal
+from ..text import Text, reworded
+from . import core, hf, lab, labels, tools
+
+#: English template → Chinese template with the same names in braces. Advice has entries of its own.
+TEMPLATES = {**core.RULES, **hf.RULES, **lab.RULES, **tools.RULES, **labels.LABELS}
+
+
+def translated(text: str) -> str:
+    """A label or sentence in Chinese; what has no translation stays English.
+
+    Example:
+        >>> translated(Text("pair {pair}", pair=3)), translated("position")
+        ('第 3 对', '位置')
+    """
+    return text.reworded(_template) if isinstance(text, Text) else _template(text)
+
+
+def in_chinese(refusal: Refusal) -> str:
+    """The sentence of a refusal in Chinese; a part that has no translation stays English.
+
+    Example:
+        >>> in_chinese(Refusal("window", "must be at least {least}", "0", {"least": 1}))
+        '窗口 不能小于 1，现在是 0'
+    """
+    facts = reworded(refusal.facts, _template)
+    rule, advice = (_template(text).format_map(facts) for text in (refusal.rule, refusal.advice))
+    value = refusal.value
+    if isinstance(value, Text):
+        value = translated(value)
+    got = "" if value is None else f"，现在是 {value}"
+    return f"{translated(refusal.argument)} {rule}".strip() + got + advice
+
+
+def _template(english: str) -> str:
+    return TEMPLATES.get(english, english)
