@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import ordinate
@@ -49,6 +49,22 @@ def test_no_module_imports_from_a_layer_above_its_own():
             if above or beside:
                 found.append(f"{'/'.join(own)}.py:{line} imports {room}")
     assert not found
+
+
+def test_what_trains_and_what_reports_know_only_the_records_between_them():
+    """`lab/run` and `lab/report` import neither each other nor, in what both import, one of the two."""
+    found = []
+    for path in (SOURCE / "lab").rglob("*.py"):
+        own = _folder(path.relative_to(SOURCE).with_suffix("").parts)
+        for line, name in _imported(path):
+            if name[:1] == ["lab"] and _folder(name) not in {own, "lab"}:
+                found.append(f"{path.relative_to(SOURCE)}:{line} imports {'.'.join(name)}")
+    assert not found
+
+
+def _folder(name: Sequence[str]) -> str:
+    """Which part of the lab a module is in: ``run``, ``report``, or the part that both share."""
+    return name[1] if len(name) > 1 and name[1] in {"run", "report"} else "lab"
 
 
 def test_the_layers_name_rooms_that_are_there():

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from ordinate.files import DiskFull, write_file
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
 from ordinate.lab.reading import parse, read_bytes
@@ -18,13 +19,11 @@ from ordinate.lab.record_checks import check_environments, check_lines, check_re
 from ordinate.lab.records import (
     Mark,
     MetricsFile,
-    NoRoom,
     Sweep,
     check_file,
     marked_lines,
     parse_metrics,
     read_run,
-    write_atomically,
     write_json,
 )
 from ordinate.lab.run import checkpoint
@@ -85,7 +84,7 @@ def full(*_args) -> None:
 
 def write_to_a_full_disk() -> None:
     with mock.patch("os.fsync", full):
-        write_atomically(HERE / "full.json", b"{}")
+        write_file(HERE / "full.json", b"{}")
 
 
 def append_to_a_full_disk() -> None:
@@ -184,9 +183,9 @@ CASES = [
     ("an extension that is an encoding", lambda: plan(extensions=("alibi",), task="copy"), ValueError, r"extensions must be scalings of RoPE, got 'alibi'"),
     ("metrics that end early", lambda: list(parse_metrics(b'{"kind": "train"}')), ValueError, r"metrics.jsonl must end with a whole line"),
     ("metrics of another kind", lambda: list(parse_metrics(b"[1]\n")), ValueError, r"line 1 of metrics.jsonl must be an object with a kind"),
-    ("a file on a full disk", write_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.json"),
-    ("a line on a full disk", append_to_a_full_disk, NoRoom, r"there is no room on disk for .*full.jsonl"),
-    ("a disk too small", lambda: room(1000), NoRoom, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
+    ("a file on a full disk", write_to_a_full_disk, DiskFull, r"there is no room on disk for .*full.json"),
+    ("a line on a full disk", append_to_a_full_disk, DiskFull, r"there is no room on disk for .*full.jsonl"),
+    ("a disk too small", lambda: room(1000), DiskFull, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
     ("a memory too small", lambda: memory(1000), MemoryError, r"batch times train_length, d_model and num_layers must fit into memory, got \d+ × \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),
     ("a cut checkpoint", cut_checkpoint, ValueError, r"cut.safetensors must be a checkpoint, cannot be read"),
     ("a changed checkpoint", changed_checkpoint, ValueError, r"changed.safetensors must be as it was written, its SHA-256 differs"),

@@ -24,7 +24,7 @@ from ordinate.lab.run import checkpoint, cluster
 from ordinate.lab.run.cluster import ClusterError, Job, run_on_cluster
 from ordinate.lab.run.failures import RunFailed
 from ordinate.lab.run.progress import Progress
-from ordinate.lab.run.run_lock import claim, claim_file, last_host
+from ordinate.lab.run.run_lock import last_host, lock_file, lock_run
 from ordinate.lab.run.train import train_and_evaluate
 
 TINY = RunConfig(
@@ -71,17 +71,17 @@ def finished(sweep: Sweep, out: Path) -> dict[str, str]:
     }
 
 
-# Claims
+# Locks
 
 
-def test_a_claim_keeps_others_waiting_until_it_ends(tmp_path):
+def test_a_lock_keeps_others_waiting_until_it_ends(tmp_path):
     order = []
 
     def second():
-        with claim(tmp_path / "run", every=0.01):
+        with lock_run(tmp_path / "run", poll=0.01):
             order.append("second")
 
-    with claim(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         other = threading.Thread(target=second)
         other.start()
         time.sleep(0.2)
@@ -90,37 +90,37 @@ def test_a_claim_keeps_others_waiting_until_it_ends(tmp_path):
     assert order == ["first", "second"]
 
 
-def test_a_claim_says_whose_it_is_and_ends_with_its_process(tmp_path):
+def test_a_lock_says_whose_it_is_and_ends_with_its_process(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from ordinate.lab.run.run_lock import claim\n"
-        "with claim(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from ordinate.lab.run.run_lock import lock_run\n"
+        "with lock_run(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
     )
     run = tmp_path / "runs" / "rope-0"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout.readline() == "mine\n"
-        assert claim_file(run).read_text() == f"{holder.pid} on {socket.gethostname()}\n"
+        assert lock_file(run).read_text() == f"{holder.pid} on {socket.gethostname()}\n"
         holder.kill()
-    with claim(run, every=0.01):
-        assert claim_file(run).read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
+    with lock_run(run, poll=0.01):
+        assert lock_file(run).read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
         assert last_host(run) == socket.gethostname()
     assert last_host(run) == ""
 
 
-def test_a_claim_leaves_nothing_behind_however_its_holder_leaves(tmp_path):
-    with pytest.raises(RuntimeError, match="no room"), claim(tmp_path / "run"):
+def test_a_lock_leaves_nothing_behind_however_its_holder_leaves(tmp_path):
+    with pytest.raises(RuntimeError, match="no room"), lock_run(tmp_path / "run"):
         raise RuntimeError("no room")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_many_that_wait_and_come_only_one_at_a_time_has_the_claim(tmp_path):
-    """Claims are removed while others wait for them: a lock on a file that is gone must keep nobody."""
+def test_of_many_that_wait_and_come_only_one_at_a_time_has_the_lock(tmp_path):
+    """Lock files are removed while others wait for them: a lock on a removed file must exclude nobody."""
     holders, most = [], []
 
     def hold():
         for _ in range(20):
-            with claim(tmp_path / "run", every=0.0005):
+            with lock_run(tmp_path / "run", poll=0.0005):
                 holders.append(1)
                 most.append(len(holders))
                 time.sleep(0.0005)
@@ -175,7 +175,7 @@ def test_a_run_that_another_finished_meanwhile_is_left_as_it_is(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in job.directory.iterdir()}
     work(job)
     assert {path: path.stat().st_mtime_ns for path in job.directory.iterdir()} == before
-    assert not claim_file(job.directory).exists()
+    assert not lock_file(job.directory).exists()
 
 
 def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
@@ -213,7 +213,7 @@ def test_a_killed_workers_run_goes_on_from_its_checkpoint_to_the_same_numbers(tw
         while time.monotonic() < limit and not killed:
             # The first checkpoint is there and the run is far from done: its worker dies now.
             if (victim / "checkpoint.safetensors").exists():
-                os.kill(int(claim_file(victim).read_text().split()[0]), signal.SIGKILL)
+                os.kill(int(lock_file(victim).read_text().split()[0]), signal.SIGKILL)
                 # Written when a run starts from nothing, and so by the first worker alone.
                 killed.append((victim / "environment.json").stat().st_mtime_ns)
             time.sleep(0.005)
@@ -338,7 +338,7 @@ def test_of_a_lost_node_the_user_reads_our_sentences_and_none_of_rays(two_nodes,
 
 @pytest.mark.slow
 def test_two_drivers_at_once_do_every_run_once(two_workers, tmp_path):
-    """Both send all runs; the claims let only one of them do each."""
+    """Both send all runs; the locks let only one of them do each."""
     sweep = sweep_of(steps=100)
     counted = tmp_path / "started"
     counted.mkdir()

@@ -13,18 +13,17 @@ import time
 import pytest
 from lab_cases import tiny
 
+from ordinate.files import DiskFull, write_file
 from ordinate.lab.config import RunConfig, run_names
 from ordinate.lab.records import (
     Mark,
     MetricsFile,
-    NoRoom,
     Sweep,
     parse_metrics,
     read_json,
     read_run,
     read_runs,
     sha256_of,
-    write_atomically,
     write_json,
 )
 from ordinate.lab.report.gather import gather
@@ -40,14 +39,14 @@ from ordinate.lab.run.train import train_and_evaluate
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch, number):
     path = tmp_path / "sweep.json"
-    write_atomically(path, b"before")
+    write_file(path, b"before")
 
     def full(_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(NoRoom, match=r"there is no room on disk for .*sweep.json"):
-        write_atomically(path, b"after")
+    with pytest.raises(DiskFull, match=r"there is no room on disk for .*sweep.json"):
+        write_file(path, b"after")
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -58,7 +57,7 @@ def test_a_stop_in_the_middle_of_a_file_leaves_nothing_behind(tmp_path, monkeypa
 
     monkeypatch.setattr(os, "fsync", stop)
     with pytest.raises(KeyboardInterrupt):
-        write_atomically(tmp_path / "a", b"x")
+        write_file(tmp_path / "a", b"x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,7 +78,7 @@ def test_a_line_that_finds_no_room_is_taken_back_whole(tmp_path):
             return real.write(line[:20])
 
     metrics._file = Short()
-    with pytest.raises(NoRoom, match=r"no room on disk for .*metrics.jsonl"):
+    with pytest.raises(DiskFull, match=r"no room on disk for .*metrics.jsonl"):
         metrics.append(kind="train", step=2)
     real.close()
     assert (tmp_path / "metrics.jsonl").read_text() == '{"kind": "train", "step": 1}\n'
@@ -157,11 +156,11 @@ def test_all_runs_of_a_comparison_are_done_and_found(tmp_path):
 
 
 def test_two_processes_on_one_comparison_do_each_run_once(tmp_path):
-    from ordinate.lab.run.run_lock import claim
+    from ordinate.lab.run.run_lock import lock_run
 
     small = {"steps": 3, "d_model": 16, "num_heads": 2, "num_layers": 1, "batch": 2}
     sweep = plan(arms=["none", "rope"], task="copy", train_length=8, extensions=(), **small)
-    with claim(tmp_path / "runs" / "none-0"):
+    with lock_run(tmp_path / "runs" / "none-0"):
         other = threading.Thread(target=run_all, args=(sweep, tmp_path))
         other.start()
         time.sleep(0.5)
@@ -281,12 +280,12 @@ def test_room_is_needed_only_for_runs_that_are_still_to_be_done(tmp_path, monkey
     free = 0
     check_room(sweep, tmp_path)
     (tmp_path / "runs" / "none-0" / "result.json").unlink()
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         check_room(sweep, tmp_path)
     free = enough_for_one
     check_room(sweep, tmp_path)
     (tmp_path / "runs" / "rope-0" / "result.json").unlink()
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         check_room(sweep, tmp_path)
 
 

@@ -18,7 +18,8 @@ import pytest
 import torch
 from lab_cases import accidents, numbers, some_text, tiny, users_environment
 
-from ordinate.lab.records import NoRoom, Sweep, read_runs
+from ordinate.files import DiskFull
+from ordinate.lab.records import Sweep, read_runs
 from ordinate.lab.run import checkpoint, sweep, workers
 from ordinate.lab.run.failures import RunFailed, as_raised
 from ordinate.lab.run.progress import PlainProgress, Progress
@@ -79,7 +80,7 @@ def test_an_error_in_a_process_comes_back_or_one_that_can(tmp_path):
 
 
 def test_what_the_user_can_mend_is_raised_as_it_is_and_the_rest_in_a_sentence():
-    for error in (NoRoom("no room"), MemoryError("too large"), FileExistsError(17, "exists", "file")):
+    for error in (DiskFull("no room"), MemoryError("too large"), FileExistsError(17, "exists", "file")):
         assert as_raised(error, "rope-0 failed") is error
     for error in (ConnectionResetError(104, "reset"), KeyError("x")):
         assert str(as_raised(error, "rope-0 failed")) == "rope-0 failed"

@@ -20,4 +20,7 @@ RULES = {
     "must be in 0 … {last} (max_positions={bound})": "必须在 0 到 {last} 之间（max_positions={bound}）",
     "must have d_model {d_model}": "d_model 必须是 {d_model}",
     "must be one of {choices}": "必须是以下之一：{choices}",
+    # files
+    "there is no room on disk for {path}": "磁盘空间不足，无法写入 {path}",
+    "must not be written by two processes at once (remove {folder} next to it if none does)": "不能由两个进程同时写入（如果没有进程在写，请删除旁边的 {folder}）",
 }

@@ -155,7 +155,7 @@ def _compare(
 ) -> None:
     _check_packages(tensorboard, cluster)
     # Only now: these import torch, and a mistyped option should be answered at once.
-    from ..lab.records import NoRoom
+    from ..files import DiskFull
     from ..lab.run.cluster import ClusterError, run_on_cluster
     from ..lab.run.failures import RunFailed
     from ..lab.run.processes import Processes
@@ -209,7 +209,7 @@ def _compare(
                 run_on_cluster(sweep, out, cluster, progress, observers=_observers(tensorboard))
     except MemoryError as error:
         raise MemoryError(_in_options(str(error))) from None
-    except NoRoom as error:
+    except DiskFull as error:
         started = (out / "sweep.json").exists()
         hint = f"free some, then {again}" if started else "--out on another disk"
         raise Misuse(_in_options(str(error)), hint) from None

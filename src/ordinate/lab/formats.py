@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from .report.estimate import Estimate
+from typing import Protocol
 
 NOTHING = "–"
 
 
-def estimate(value: Estimate | None, digits: int = 3) -> str:
+class Measured(Protocol):
+    """A mean over seeds, and their spread where there are several."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def spread(self) -> float | None: ...
+
+
+def estimate(value: Measured | None, digits: int = 3) -> str:
     """A mean with its spread over seeds, where there is one.
 
     Example:
+        >>> from ordinate.lab.report.estimate import Estimate
         >>> estimate(Estimate((1.50, 1.52)))
         '1.510 ± 0.014'
     """

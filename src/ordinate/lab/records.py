@@ -50,20 +50,18 @@ nothing is computed from them.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import hashlib
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ..files import disk_full_named, write_file
 from .config import RunConfig, distinct, run_names
 from .reading import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
 from .record_checks import check_environments, check_lines, check_result
@@ -73,39 +71,8 @@ Metric = dict[str, Any]
 MOST_RUNS = 10_000
 
 
-class NoRoom(OSError):
-    """The disk is full, or a quota is, or a file may not be as large."""
-
-
-@contextlib.contextmanager
-def _finding_room(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            error.filename = error.filename or str(path)
-            raise
-        raise NoRoom(f"there is no room on disk for {path}") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, also when the process or the machine stops in the middle."""
-    with _finding_room(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp's files are private, records are not
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-
 def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, as_json(value, path.name))
+    write_file(path, as_json(value, path.name))
 
 
 @dataclass(frozen=True)
@@ -169,7 +136,7 @@ class Sweep:
 
     def save(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "sweep.json", self.to_json())
+        write_file(out / "sweep.json", self.to_json())
 
     @classmethod
     def load(cls, out: Path) -> Sweep:
@@ -347,13 +314,13 @@ class MetricsFile:
         self.path = path
         self.metrics = list(parse_metrics(kept))
         self._digest = hashlib.sha256(kept)
-        write_atomically(path, kept)
+        write_file(path, kept)
         self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
         line = as_json(metric, "a line of metrics.jsonl", indent=None, largest=LARGEST_METRICS)
         left, size = memoryview(line), self._file.tell()
-        with _finding_room(self.path):
+        with disk_full_named(self.path):
             try:
                 while left:  # a disk that is almost full takes a part
                     left = left[self._file.write(left) :]
@@ -368,7 +335,7 @@ class MetricsFile:
 
     def mark(self) -> Mark:
         """All lines so far, which are on the disk by then: a checkpoint is never ahead of its metrics."""
-        with _finding_room(self.path):
+        with disk_full_named(self.path):
             os.fsync(self._file.fileno())
         return Mark(len(self.metrics), self._digest.hexdigest())
 

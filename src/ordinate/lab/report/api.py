@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...extras import how_to_install
+from ...files import write_file
 from ..reading import read_bytes
-from ..records import write_atomically
 from .figures import charts
 from .gather import LeftOut, gather
 from .markdown import build_markdown
@@ -111,7 +111,7 @@ def write_report(directory: str | Path) -> Report:
         if old.stem not in pictures:
             old.unlink()  # this report has no numbers for it
     for name, content in contents.items():
-        write_atomically(folder / name, content)
+        write_file(folder / name, content)
     return Report(summary, narrative, tuple(folder / name for name in contents))
 
 

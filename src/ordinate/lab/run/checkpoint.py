@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...files import write_file
 from ..config import RunConfig
 from ..reading import open_regular, parse
-from ..records import Mark, write_atomically
+from ..records import Mark
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -71,7 +72,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] |
 
     tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     about = about or {}
-    write_atomically(path, to_bytes(tensors, {**about, "sha256": _digest(tensors, about)}))
+    write_file(path, to_bytes(tensors, {**about, "sha256": _digest(tensors, about)}))
 
 
 def load(path: Path) -> State:

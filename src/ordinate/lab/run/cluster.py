@@ -1,4 +1,4 @@
-"""Many runs on many machines: one Ray task a run, each under its own claim, lost ones sent again.
+"""Many runs on many machines: one Ray task a run, each under its own lock, lost ones sent again.
 
 Storage is shared: ``out`` must be the same folder on every machine, as it is on one machine or with a
 network file system. A checkpoint has to outlive the machine that wrote it, and a folder that all see
@@ -28,7 +28,7 @@ from ..records import Sweep, read_run, sha256_of
 from . import checkpoint
 from .failures import FILE, as_raised, log_failure, one_line
 from .progress import Progress
-from .run_lock import claim, last_host
+from .run_lock import last_host, lock_run
 from .sweep import begin
 from .train import no_observers, train_and_evaluate
 from .workers import Observers
@@ -291,7 +291,7 @@ def _work(job: Job, observers: Observers) -> list[str]:
             f"out must be on storage that all machines share, got {job.out}, which a worker sees differently"
         )
     heard = _Heard()
-    with claim(job.directory):  # whoever waits for it will find the run over, and leave it
+    with lock_run(job.directory):  # whoever waits for it will find the run over, and leave it
         train_and_evaluate(job.config, job.directory, heard, observers=observers(job.directory))
     return heard.sentences
 

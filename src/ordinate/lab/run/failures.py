@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ..records import NoRoom
+from ...files import DiskFull
 
 FILE = "failures.log"
 
@@ -16,7 +16,7 @@ class RunFailed(RuntimeError):
 
 def as_raised(error: Exception, sentence: str) -> Exception:
     """What a run's error is to the comparison: itself where it says all there is to say, or the sentence."""
-    if isinstance(error, (MemoryError, NoRoom)) or (isinstance(error, OSError) and error.filename):
+    if isinstance(error, (MemoryError, DiskFull)) or (isinstance(error, OSError) and error.filename):
         return error
     return RunFailed(sentence)
 

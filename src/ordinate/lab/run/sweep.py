@@ -23,19 +23,20 @@ from ...checks import (
     nearest,
 )
 from ...entries import catalog, parse
+from ...files import DiskFull
 from ...memory import free_memory
 from .. import formats as words
 from ..config import RunConfig, distinct
 from ..corpus import load_corpus, whole_paths
 from ..reading import LARGEST_NUMBER, LARGEST_WHOLE
-from ..records import NoRoom, Sweep
+from ..records import Sweep
 from ..tasks import TASKS, Language
 from .build import make_encoding, make_model
 from .cost import least_training_memory, parameters_of
 from .presets import PRESETS
 from .processes import Processes
 from .progress import Progress
-from .run_lock import claim
+from .run_lock import lock_run
 from .train import no_observers, train_and_evaluate
 from .workers import PROCESS_BYTES, Observers, run_side_by_side, usable_cores
 
@@ -206,7 +207,7 @@ def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
     """There must be room for the checkpoints, weights and lines of all runs that are still to be done.
 
     Raises:
-        NoRoom: There is not.
+        DiskFull: There is not.
     """
     config, left = sweep.configs()[0], len(_unfinished(sweep, out))
     if not left:
@@ -219,7 +220,7 @@ def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise NoRoom(
+        raise DiskFull(
             f"out must have room for {needed / 1e6:,.0f} MB, got {out} with {free / 1e6:,.0f} MB free"
         )
 
@@ -251,7 +252,7 @@ def run_all(
     for config in sweep.configs():
         directory = sweep.directory(out, config)
         # Nobody else works on this run, be it a second ``--resume`` of the same comparison.
-        with claim(directory) if processes.main else contextlib.nullcontext():
+        with lock_run(directory) if processes.main else contextlib.nullcontext():
             train_and_evaluate(
                 config,
                 directory,

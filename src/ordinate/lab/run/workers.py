@@ -30,7 +30,7 @@ from ..config import RunConfig
 from . import checkpoint
 from .failures import RunFailed, as_raised, log_failure, one_line
 from .progress import Progress
-from .run_lock import claim
+from .run_lock import lock_run
 from .stopping import asked_to_stop
 from .train import Observer, train_and_evaluate
 
@@ -249,7 +249,7 @@ def _outcome(
 ) -> tuple[Exception | None, str]:
     """How a run ended: with nothing to say, or with an error and its traceback."""
     try:
-        with claim(
+        with lock_run(
             directory
         ):  # nobody else works on it, be it a second ``--resume`` of the same comparison
             train_and_evaluate(config, directory, progress, observers=observers(directory))
