@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import palette
-from .pictures import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane
+from .pictures import Axis, Bars, Heatmap, Lines, Panel, Picture, Plane, Series, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LINE_STYLES = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _MARK_DASHES = ((4, 3), (1, 2), (6, 2, 1, 2))
 
 
@@ -38,8 +39,7 @@ def to_matplotlib(picture: Picture) -> Figure:
         for axes in grid[len(picture.panels) :]:
             axes.set_visible(False)
         _add_colour_bars(figure, grid, picture)
-        heading = f"{picture.subject}: {picture.title}"
-        figure.suptitle(_folded(heading, figure.get_figwidth(), 12), fontsize=12)
+        figure.suptitle(_folded(picture.heading, figure.get_figwidth(), 12), fontsize=12)
         if picture.note:
             figure.supxlabel(
                 _folded(picture.note, figure.get_figwidth(), 9), fontsize=9, color="#555555"
@@ -97,41 +97,56 @@ def _draw(axes: Axes, panel: Panel, *, first: bool, last: bool) -> None:
 
 
 def _scale(axes: Axes, x: Axis, y: Axis) -> None:
-    if x.log:
-        axes.set_xscale("log")
-    if y.log:
-        axes.set_yscale("log")
-    if y.reach is not None:
-        axes.set_ylim(-1.08 * y.reach, 1.08 * y.reach)
+    for side, axis in (("x", x), ("y", y)):
+        if axis.log:
+            axes.set(**{f"{side}scale": "log"})
+        if axis.ticks:
+            drawn = getattr(axes, f"{side}axis")
+            drawn.set_ticks(axis.ticks, [f"{tick:.6g}" for tick in axis.ticks])
+            drawn.set_ticks([], minor=True)
+            drawn.grid(color="#dddddd", linewidth=0.7)
+            axes.set_axisbelow(True)
+        if axis.limits is not None:
+            axes.set(**{f"{side}lim": axis.limits})
 
 
 def _draw_lines(axes: Axes, panel: Lines, *, legend: bool) -> None:
     _scale(axes, panel.x, panel.y)
-    loud = [series for series in panel.series if not series.quiet]
     for series in panel.series:
-        index = loud.index(series) if series in loud else 0
-        colour = (
-            palette.QUIET if series.quiet else palette.color(index, len(loud), ordered=panel.ordered)
-        )
-        style: dict[str, Any] = {"color": colour, "label": series.name}
-        if series.points:
-            style |= {"linestyle": "none", "marker": "os^D"[index % 4], "markersize": 3.5}
-        elif series.quiet:
-            style |= {"linewidth": 1.0}
-        elif not panel.ordered:
-            style |= {"linestyle": _LINE_STYLES[index % 4], "linewidth": 1.6}
-        if len(series.x) <= 12:
-            style.setdefault("marker", ".")  # so few are measurements, and one alone would be no line
-        axes.plot(series.x.numpy(), series.y.numpy(), **style)
+        style = palette.style_of(series, panel)
+        x, y, colour = series.x.numpy(), series.y.numpy(), style.color
+        axes.plot(x, y, label=series.label, color=colour, **_looks(series, style, panel.ordered))
         if series.low is not None and series.high is not None:
             edges = series.low.numpy(), series.high.numpy()
-            axes.fill_between(series.x.numpy(), *edges, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
+        if series.end:
+            cross: dict[str, Any] = {"marker": "x", "markersize": 13, "markeredgewidth": 2.4}
+            axes.plot(x[-1:], y[-1:], color=colour, linestyle="none", **cross)
     for mark, dashes in zip(panel.marks, itertools.cycle(_MARK_DASHES)):
         line = axes.axvline if mark.axis == "x" else axes.axhline
         line(mark.at, color="#444444", linewidth=0.8, linestyle=(0, dashes), label=mark.label or None)
     named = len(panel.series) > 1 or any(mark.label for mark in panel.marks)
     if legend and named:
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _looks(series: Series, style: Style, ordered: bool) -> dict[str, Any]:
+    """Line and marker of a series as matplotlib names them."""
+    marker = _MARKERS[style.marker % len(_MARKERS)]
+    if series.points:
+        return {"linestyle": "none", "marker": marker, "markersize": 3.5}
+    line: dict[str, Any] = {"linestyle": _LINE_STYLES[style.dash % len(_LINE_STYLES)]}
+    if series.quiet or not ordered:
+        line["linewidth"] = 1.0 if series.quiet else 1.6
+    if series.style is not None and len(series.x) <= 24:
+        return line | {
+            "marker": marker,
+            "markersize": 6,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.7,
+        }
+    # A few points are measurements, and one point alone would be no line.
+    return line | ({"marker": "."} if len(series.x) <= 12 else {})
 
 
 def _draw_heatmap(axes: Axes, panel: Heatmap) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _DASHES = ("solid", "dash", "dashdot", "dot")
 _MARK_DASHES = ("dash", "dot", "dashdot")
-_SYMBOLS = ("circle", "square", "triangle-up", "diamond")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
+            "triangle-right")  # fmt: skip
 # Steps of matplotlib's RdBu_r and cividis, so that both backends show the same colours.
 _DIVERGING = ["#053061", "#4393c3", "#d1e5f0", "#f7f7f7", "#fddbc7", "#d6604d", "#67001f"]
 _SEQUENTIAL = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"]
@@ -40,10 +41,9 @@ def to_plotly(picture: Picture) -> Figure:
         figure.update_xaxes(title_text=panel.x.label, **place)
         if place["col"] == 1:
             figure.update_yaxes(title_text=panel.y.label, **place)
-    heading = f"{picture.subject}: {picture.title}"
     note = f"<br><sub>{_escaped(picture.note)}</sub>" if picture.note else ""
     figure.update_layout(
-        title={"text": _escaped(heading) + note, "x": 0.02, "xanchor": "left"},
+        title={"text": _escaped(picture.heading) + note, "x": 0.02, "xanchor": "left"},
         template="plotly_white",
         font={"size": 12},
         height=_height(picture, rows),
@@ -87,17 +87,20 @@ def _scale(figure: Figure, x: Axis, y: Axis, place: dict[str, int]) -> None:
     figure.update_yaxes(
         type="log" if y.log else "linear", exponentformat="power" if y.log else None, **place
     )
-    if y.reach is not None:
-        figure.update_yaxes(range=[-1.08 * y.reach, 1.08 * y.reach], **place)
+    for axis, update in ((x, figure.update_xaxes), (y, figure.update_yaxes)):
+        if axis.limits is not None:
+            update(range=[math.log10(end) if axis.log else end for end in axis.limits], **place)
 
 
 def _name_ticks(figure: Figure, panel: Lines, place: dict[str, int]) -> None:
-    """Write numbers out on short logarithmic axes, where plotly writes 6 7 8 9 100 2 3."""
+    """Write numbers at the ticks asked for, and on short logarithmic axes, where plotly writes 6 7 8 9 100 2 3."""
     for axis, update, values in (
         (panel.x, figure.update_xaxes, [series.x for series in panel.series]),
         (panel.y, figure.update_yaxes, [series.y for series in panel.series]),
     ):
-        ticks = log_ticks(torch.cat([v.double() for v in values]).tolist()) if axis.log else []
+        ticks: Sequence[float] = axis.ticks
+        if axis.log and not ticks:
+            ticks = log_ticks(torch.cat([v.double() for v in values]).tolist())
         if ticks:
             update(tickvals=ticks, ticktext=[f"{tick:.6g}" for tick in ticks], **place)
 
@@ -123,34 +126,44 @@ def log_ticks(values: Sequence[float]) -> list[float]:
 def _draw_lines(figure: Figure, panel: Lines, place: dict[str, int], *, first: bool) -> None:
     from plotly.graph_objects import Scatter
 
-    loud = [series for series in panel.series if not series.quiet]
     for series in panel.series:
-        index = loud.index(series) if series in loud else 0
-        colour = (
-            palette.QUIET if series.quiet else palette.color(index, len(loud), ordered=panel.ordered)
-        )
-        dash = "solid" if panel.ordered or series.quiet else _DASHES[index % 4]
+        style = palette.style_of(series, panel)
+        few = len(series.x) <= (24 if series.style else 12)
         # One line of the legend a name: that of the first panel where there is something of it.
         new = len(series.x) > 0 and not any(
             t.legendgroup == series.name and t.showlegend for t in figure.data
         )
         figure.add_trace(
             Scatter(
-                x=_list(series.x), y=_list(series.y), name=_escaped(series.name), legendgroup=series.name,
-                mode="markers" if series.points else "lines+markers" if len(series.x) <= 12 else "lines",
-                line={"color": colour, "width": 1.2 if series.quiet else 2, "dash": dash},
-                marker={"color": colour, "size": 6, "symbol": _SYMBOLS[index % 4]},
-                showlegend=new and len(panel.series) > 1,
+                x=_list(series.x), y=_list(series.y), name=_escaped(series.label), legendgroup=series.name,
+                mode="markers" if series.points else "lines+markers" if few else "lines",
+                line={
+                    "color": style.color, "width": 1.2 if series.quiet else 2,
+                    "dash": _DASHES[style.dash % len(_DASHES)],
+                },
+                marker={"color": style.color, "size": 6, "symbol": _SYMBOLS[style.marker % len(_SYMBOLS)]},
+                showlegend=new and len(panel.series) > 1, **_hover(series),
             ),
             **place,
         )  # fmt: skip
         if series.low is not None and series.high is not None:
-            _draw_band(figure, series, colour, place)
+            _draw_band(figure, series, style.color, place)
+        if series.end:
+            _draw_end(figure, series, style.color, place)
     for mark, dash in zip(panel.marks, itertools.cycle(_MARK_DASHES)):
         _draw_mark(figure, mark, dash, panel, place, labelled=first)
     _scale(figure, panel.x, panel.y, place)
     if panel.series:
         _name_ticks(figure, panel, place)
+
+
+def _hover(series: Series) -> dict[str, Any]:
+    """What the mouse shows at a point of a curve with a band: the value and half of the band."""
+    if series.low is None or series.high is None:
+        return {}
+    halves = ((series.high - series.low) / 2).tolist()
+    text = [f"{y:.4g} ± {half:.3g}" for y, half in zip(series.y.tolist(), halves, strict=True)]
+    return {"text": text, "hovertemplate": "%{text}"}
 
 
 def _draw_mark(
@@ -181,6 +194,20 @@ def _draw_band(figure: Figure, series: Series, colour: str, place: dict[str, int
         Scatter(
             x=there_and_back, y=edge, fill="toself", fillcolor=f"rgba({red},{green},{blue},0.18)",
             line={"width": 0}, mode="lines", hoverinfo="skip", showlegend=False, legendgroup=series.name,
+        ),
+        **place,
+    )  # fmt: skip
+
+
+def _draw_end(figure: Figure, series: Series, colour: str, place: dict[str, int]) -> None:
+    """A cross at the last point."""
+    from plotly.graph_objects import Scatter
+
+    cross = {"symbol": "x-thin", "size": 15, "line": {"color": colour, "width": 3}}
+    figure.add_trace(
+        Scatter(
+            x=_list(series.x[-1:]), y=_list(series.y[-1:]), mode="markers", marker=cross,
+            hoverinfo="skip", showlegend=False, legendgroup=series.name,
         ),
         **place,
     )  # fmt: skip

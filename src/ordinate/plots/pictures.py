@@ -14,15 +14,31 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Axis:
-    """A label with its unit, whether the scale is logarithmic, and how far it reaches on either side of zero.
+    """A label with its unit, whether the scale is logarithmic, its ends, and where it has numbers.
 
     Attributes:
-        reach: Default: as far as what is drawn.
+        limits: The first and the last value; default: those of what is drawn.
+        ticks: Where numbers are written; default: the backend's choice.
     """
 
     label: str
     log: bool = False
-    reach: float | None = None
+    limits: tuple[float, float] | None = None
+    ticks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a series looks, where one thing must look the same in several pictures.
+
+    Attributes:
+        color: As ``#rrggbb``.
+        dash, marker: Which of a backend's line styles and markers; counted around when there are fewer.
+    """
+
+    color: str
+    dash: int = 0
+    marker: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +48,8 @@ class Series:
     Attributes:
         quiet: Drawn thin and grey: what others are compared with.
         low, high: The edges of a band around the curve, such as a spread over seeds.
+        style: Default: by the place among the other series.
+        end: Why the curve stops at its last point, which gets a cross; the legend says it after the name.
     """
 
     name: str
@@ -41,6 +59,13 @@ class Series:
     quiet: bool = False
     low: Tensor | None = None
     high: Tensor | None = None
+    style: Style | None = None
+    end: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name in the legend."""
+        return f"{self.name} ({self.end})" if self.end else self.name
 
 
 @dataclass(frozen=True)
@@ -127,7 +152,7 @@ class Picture:
     """Panels under one title.
 
     Attributes:
-        subject: What is drawn, usually the spec of an encoding.
+        subject: What is drawn, usually the spec of an encoding; empty where the title says it.
         note: What to see, one sentence.
         columns: How many panels stand side by side.
     """
@@ -139,6 +164,11 @@ class Picture:
     note: str = ""
     columns: int = 1
 
+    @property
+    def heading(self) -> str:
+        """Subject and title as one line."""
+        return f"{self.subject}: {self.title}" if self.subject else self.title
+
     def to_dict(self) -> dict[str, Any]:
         """Everything in it, numbers unrounded; what does not exist is None."""
         return _plain(self)
@@ -147,7 +177,7 @@ class Picture:
 def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return _numbers(value)
-    if isinstance(value, (Picture, Lines, Heatmap, Bars, Plane, Series, Mark, Axis)):
+    if isinstance(value, (Picture, Lines, Heatmap, Bars, Plane, Series, Style, Mark, Axis)):
         named = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         return {"type": type(value).__name__.lower(), **named}
     if isinstance(value, tuple):

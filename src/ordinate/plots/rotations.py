@@ -55,11 +55,12 @@ def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     rotation = rope.at(places, lengths=_length(rope, view))
     cos, _ = rotation.cos_sin(torch.float64)
     turn = _wavelength(rotation.angles[0, -1] / places[-1])
-    reach = max(1.0, float(cos.abs().amax()))  # one scale for all; a scaling's factor may exceed 1
+    # One scale for all panels, a little wider than the curves; a scaling's factor may exceed 1.
+    end = 1.08 * max(1.0, float(cos.abs().amax()))
     panels = tuple(
         Lines(
             _POSITION,
-            Axis("cos of the angle", reach=reach),
+            Axis("cos of the angle", limits=(-end, end)),
             (Series(f"pair {pair}", places, cos[0, :, pair]),),
             f"pair {pair}: a turn in {float(turn[pair]):.4g} positions",
         )
