@@ -59,7 +59,7 @@ def test_every_cache_is_emptied_or_named_here():
 
 def test_every_cache_is_in_the_guide():
     guide = (SOURCE.parent.parent / "docs" / "guide.md").read_text()
-    section = guide[guide.index("### Memory that is kept") :].partition("\n## ")[0]
+    section = guide[guide.index("### Caches") :].partition("\n## ")[0]
     for word in ("256 MiB", "64 MiB", "1,024", "two texts", "clear_caches"):
         assert word in section, word
     assert kept.LIMIT_BYTES == 256 * 2**20
