@@ -22,6 +22,7 @@ from .bias.types import LinearBias as LinearBias
 from .bias.types import RowBias as RowBias
 from .bias.types import SumBias as SumBias
 from .caches import clear_caches as clear_caches
+from .checks import refused as _refused
 from .embed.learned import Learned as Learned
 from .embed.sinusoidal import Sinusoidal as Sinusoidal
 from .encoding import Along as Along
@@ -63,7 +64,8 @@ _MODULES = ("hf", "plots", "positions", "scaling")
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        rule = "module {module} has no attribute {name}"
+        raise _refused("", rule, error=AttributeError, module=repr(__name__), name=repr(name))
     module = _import_module(_LAZY[name], __name__)
     value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value

@@ -128,6 +128,40 @@ _repr = _Repr()
 _repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 60, 60
 
 
+#: What a position, a length or an id may be. Arithmetic on positions is of int64.
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_instance(name: str, value: object, kind: type, rule: str) -> None:
+    """``value`` must be a ``kind``, which ``rule`` says in words."""
+    if not isinstance(value, kind):
+        raise refused(name, rule, type(value).__name__, error=TypeError)
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise refused(name, "must be on {device}", tensor.device, device=device)
+
+
+def check_integers(name: str, tensor: object) -> None:
+    """``tensor`` must be a tensor of one of `INTEGERS`."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGERS:
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise refused(name, "must be an integer tensor", got, error=TypeError)
+
+
+def check_features(name: str, tensor: Tensor, axes: str, size: int) -> None:
+    """``tensor`` must be floating point, with ``axes`` as in `check_rank`, and have ``size`` numbers along the last."""
+    check_rank(name, tensor, axes)
+    check_floating(name, tensor)
+    check_last(name, tensor, axes.rpartition(", ")[2], size)
+
+
+def check_last(name: str, tensor: Tensor, axis: str, size: int) -> None:
+    if tensor.shape[-1] != size:
+        raise refused(name, "must have {axis} {size}", tensor.shape[-1], axis=axis, size=size)
+
+
 def check_rank(name: str, tensor: Tensor, axes: str) -> None:
     """``tensor`` must have one dimension per name in ``axes``, e.g. ``"batch, seq, d_model"``."""
     if not isinstance(tensor, Tensor):
@@ -288,8 +322,16 @@ def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str
     the check becomes an assertion on the device, without a graph break.
     """
     if torch.compiler.is_compiling():
-        inside = ((values >= lowest) & (values <= highest)).all()
-        assert_on_device(inside, str(Refusal(name, rule, facts=facts)))
+        inside, check = (
+            ((values >= lowest) & (values <= highest)).all(),
+            Refusal(name, rule, None, facts),
+        )
+        if not assert_on_device(inside, str(check)):
+            rule, got = (
+                "must have aten._assert_async.msg to compile a check that {check}",
+                torch.__version__,
+            )
+            raise refused("torch", rule, got, error=NotImplementedError, check=check)
         return
     values = unwrapped(values)  # the numbers of a tensor under vmap cannot be read
     if values.numel() == 0 or values.device.type == "meta":

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias.types import Bias
-from .checks import check_positive_int
+from .checks import check_instance, check_positive_int, refused
 from .positions import Places, Positions, resolve
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
@@ -125,10 +125,9 @@ class Combined(PositionEncoding):
     def __init__(self, *encodings: PositionEncoding) -> None:
         super().__init__()
         for index, encoding in enumerate(encodings):
-            if not isinstance(encoding, PositionEncoding):
-                raise TypeError(
-                    f"encodings[{index}] must be a PositionEncoding, got {type(encoding).__name__}"
-                )
+            check_instance(
+                f"encodings[{index}]", encoding, PositionEncoding, "must be a PositionEncoding"
+            )
         self.encodings = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.logit_factor = math.prod(encoding.logit_factor for encoding in encodings)
         self.axes = max((encoding.axes for encoding in encodings), default=1)
@@ -176,10 +175,9 @@ class Along(PositionEncoding):
 
     def __init__(self, encoding: PositionEncoding, axis: int, axes: int | None = None) -> None:
         super().__init__()
-        if not isinstance(encoding, PositionEncoding):
-            raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+        check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         if encoding.axes > 1:
-            raise ValueError(f"encoding must read one axis, got one that reads {encoding.axes}")
+            raise refused("encoding", "must read one axis", f"one that reads {encoding.axes}")
         self.axis = check_positive_int("axis", axis, minimum=0)
         least = self.axis + 1
         self.axes = least if axes is None else check_positive_int("axes", axes, minimum=least)

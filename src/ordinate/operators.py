@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checks import refused
 from .tracing import needs_dispatcher
 
 #: ``(ctx, needs, backward, *grads)``: the gradients of the inputs that need one, by calling ``backward``.
@@ -89,13 +90,14 @@ class Backward:
         self.op.register_fake(fake)
 
         def refuse(ctx, *grads):
-            raise NotImplementedError(no_second_derivatives(impl))
+            raise no_second_derivatives(impl)
 
         self.op.register_autograd(refuse)
 
 
-def no_second_derivatives(impl: str) -> str:
-    return f"impl must be 'reference' for second derivatives, got {impl!r}, which has the first alone"
+def no_second_derivatives(impl: str) -> Exception:
+    rule, got = "must be 'reference' for second derivatives", f"{impl!r}, which has the first alone"
+    return refused("impl", rule, got, error=NotImplementedError)
 
 
 def _tensors(inputs: Sequence[Any]) -> list[Tensor]:

@@ -14,12 +14,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .checks import check_int, check_ints, check_positive_int, check_rank
+from .checks import (
+    INTEGERS,
+    check_device,
+    check_int,
+    check_integers,
+    check_ints,
+    check_positive_int,
+    check_rank,
+    refused,
+)
 from .memory import check_room
 from .tracing import needs_dispatcher
-
-#: What a position may be. Arithmetic on them is of int64.
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def sequential(
@@ -35,7 +41,8 @@ def sequential(
         length = check_positive_int("length", length, minimum=0)
         start = check_int("start", start)
         if start >= 2**63 - length:
-            raise ValueError(f"start must leave room for {length} positions of 64 bits, got {start}")
+            rule = "must leave room for {length} positions of 64 bits"
+            raise refused("start", rule, start, length=length)
         check_room("length", length, itemsize=8, device=device)
     return torch.arange(start, start + length, device=device)
 
@@ -88,7 +95,7 @@ def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]
     """
     if not isinstance(is_token, Tensor) or is_token.dtype != torch.bool:
         kind = is_token.dtype if isinstance(is_token, Tensor) else type(is_token).__name__
-        raise TypeError(f"is_token must be a bool tensor, True at real tokens, got {kind}")
+        raise refused("is_token", "must be a bool tensor, True at real tokens", kind, error=TypeError)
     return (is_token.long().cumsum(-1) - 1).clamp(min=0)
 
 
@@ -101,7 +108,7 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
                 [0, 1, 2, 0, 1, 2]])
     """
     if not sizes:
-        raise ValueError("sizes must name at least one axis, got none")
+        raise refused("sizes", "must name at least one axis", "none")
     sizes = check_ints("sizes", sizes)
     check_room("sizes", *sizes, itemsize=16 * len(sizes), device=device)
     axes = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")
@@ -125,10 +132,8 @@ def randomized(
     max_position = check_positive_int("max_position", max_position)
     batch = check_positive_int("batch", batch, minimum=0)
     if length > max_position:
-        raise ValueError(
-            f"length must be at most max_position, the positions are distinct, "
-            f"got {length} > {max_position}"
-        )
+        rule = "must be at most max_position, the positions are distinct"
+        raise refused("length", rule, f"{length} > {max_position}")
     check_room("max_position", batch, max_position, itemsize=24, device=device)
     draws = torch.rand(batch, max_position, generator=generator, device=device)
     return draws.topk(length, dim=-1).indices.sort(dim=-1).values
@@ -148,48 +153,54 @@ def as_positions(
     Args:
         batch, seq, device: What the positions must fit; None where they stand for themselves.
     """
-    if not isinstance(positions, Tensor):
-        raise TypeError(f"{name} must be an integer tensor, got {type(positions).__name__}")
-    if positions.dtype not in INTEGERS:
-        raise TypeError(f"{name} must be an integer tensor, got {positions.dtype}")
+    check_integers(name, positions)
     rank, most = positions.dim(), 2 if axes == 1 else 3
     if not 1 <= rank <= most:
-        shapes = f"[seq] or [batch, seq]{_several(axes)}"
-        raise ValueError(f"{name} must be {shapes}, got {list(positions.shape)}")
+        raise _of_other_axes(name, positions, axes)
     if rank == 3 and positions.shape[0] != axes:
-        raise ValueError(f"{name} must have {axes} axes, got {positions.shape[0]}")
+        raise refused(name, "must have {axes} axes", positions.shape[0], axes=axes)
     if seq is not None and positions.shape[-1] != seq:
-        raise ValueError(f"{name} must have length {seq}, got {list(positions.shape)}")
-    if rank > 1 and batch is not None and positions.shape[-2] not in (1, batch):
-        raise ValueError(f"{name} must have batch size 1 or {batch}, got {positions.shape[-2]}")
-    if device is not None and positions.device != device:
-        raise ValueError(f"{name} must be on {device}, got {positions.device}")
+        raise refused(name, "must have length {length}", list(positions.shape), length=seq)
+    if rank > 1 and batch is not None:
+        _check_batch(name, positions.shape[-2], batch)
+    if device is not None:
+        check_device(name, positions, device)
     # A compiler would take what `long` returns for another tensor.
     positions = positions if positions.dtype == torch.int64 else positions.long()
     return positions[None] if rank == 1 else positions
+
+
+def _of_other_axes(name: str, positions: Tensor, axes: int) -> Exception:
+    rule = "must be [seq] or [batch, seq]"
+    if axes > 1:
+        rule = "must be [seq] or [batch, seq] or [{axes}, batch, seq]"
+    return refused(name, rule, list(positions.shape), axes=axes)
+
+
+def _check_batch(name: str, rows: int, batch: int) -> None:
+    if rows not in (1, batch):
+        raise refused(name, "must have batch size 1 or {batch}", rows, batch=batch)
 
 
 def check_lengths(lengths: object, *, batch: int) -> None:
     """``lengths`` must be an int, an integer tensor ``[batch]`` or ``[batch or 1, seq]``, or a pair of those."""
     if isinstance(lengths, tuple):
         if len(lengths) != 2:
-            raise ValueError(f"lengths must be one for both or a pair for q and k, got {len(lengths)}")
+            raise refused("lengths", "must be one for both or a pair for q and k", len(lengths))
         for side in lengths:
             check_lengths(side, batch=batch)
     elif isinstance(lengths, Tensor):
         if lengths.dtype not in INTEGERS or lengths.dim() > 2:
-            raise ValueError(
-                f"lengths must be an int or an integer tensor [batch] or [batch, seq], "
-                f"got {lengths.dtype} {list(lengths.shape)}"
-            )
-        if lengths.dim() and lengths.shape[0] not in (1, batch):
-            raise ValueError(f"lengths must have batch size 1 or {batch}, got {lengths.shape[0]}")
+            rule = "must be an int or an integer tensor [batch] or [batch, seq]"
+            raise refused("lengths", rule, f"{lengths.dtype} {list(lengths.shape)}")
+        if lengths.dim():
+            _check_batch("lengths", lengths.shape[0], batch)
     elif lengths is not None:
         try:
             check_positive_int("lengths", lengths)
         except TypeError:
-            got = type(lengths).__name__
-            raise TypeError(f"lengths must be an int or an integer tensor, got {got}") from None
+            rule, got = "must be an int or an integer tensor", type(lengths).__name__
+            raise refused("lengths", rule, got, error=TypeError) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +248,9 @@ class Places:
         q, k = (as_positions(name, x, axes=axes) for name, x in named.items())
         if keys is queries:
             k = q
-        if q.shape[-2] != k.shape[-2] and 1 not in (q.shape[-2], k.shape[-2]):
-            raise ValueError(f"keys must have batch size 1 or {q.shape[-2]}, got {k.shape[-2]}")
-        if q.device != k.device:
-            raise ValueError(f"keys must be on {q.device}, got {k.device}")
+        if q.shape[-2] != 1:
+            _check_batch("keys", k.shape[-2], q.shape[-2])
+        check_device("keys", k, q.device)
         return Places(q.shape[-1], k.shape[-1], q.device, (q, k), offset)
 
     @staticmethod
@@ -321,7 +331,8 @@ class Places:
     def along(self, axis: int) -> Places:
         """The same tokens by one of their coordinates."""
         if 1 < self.axes <= axis:
-            raise ValueError(f"q_positions must have axis {axis}, got {self.axes} axes")
+            got = f"{self.axes} axes"
+            raise refused("q_positions", "must have axis {axis}", got, axis=axis)
         given = tuple(x[axis] if x.dim() == 3 else x for x in self.given)
         return replace(self, given=given[:1] * 2 if self.shared else given)
 
@@ -376,7 +387,7 @@ class Places:
                 low, high = (int(end) for end in torch.aminmax(positions))
                 if low <= -(2**62) or high >= 2**62:
                     got = low if low <= -(2**62) else high
-                    raise ValueError(f"{name} must be less than 2**62 in size for a bias, got {got}")
+                    raise refused(name, "must be less than 2**62 in size for a bias", got)
 
     # How a custom operator carries them: as tensors, integers and a word, for its schema knows nothing else.
 
@@ -433,18 +444,15 @@ def resolve(
     for name, tensor in (("q", q), ("k", k)):
         check_rank(name, tensor, "batch, heads, seq, head_dim")
         if tensor.shape[0] != q.shape[0]:
-            raise ValueError(f"{name} must have the batch size {q.shape[0]} of q, got {tensor.shape[0]}")
+            rule = "must have the batch size {batch} of q"
+            raise refused(name, rule, tensor.shape[0], batch=q.shape[0])
     batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
     if q_positions is None and k_positions is None:
         return Places(q_len, k_len, k.device, (), k_len - q_len)
     if q_len != k_len and (q_positions is None or k_positions is None):
-        missing, given = "q_positions", "k_positions"
-        if q_positions is not None:
-            missing, given = given, missing
-        raise ValueError(
-            f"{missing} must be given along with {given} when lengths differ, "
-            f"got {q_len} queries and {k_len} keys"
-        )
+        missing, given = missing_of(q_positions)
+        rule = "must be given along with {given} when lengths differ"
+        raise refused(missing, rule, f"{q_len} queries and {k_len} keys", given=given)
     sides = {"q_positions": (q_positions, q), "k_positions": (k_positions, k)}
     queries, keys = (
         None if at is None else
@@ -463,19 +471,20 @@ def resolve(
 def _fitting(places: Places, k_positions: object, q: Tensor, k: Tensor, axes: int) -> Places:
     batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
     if k_positions is not None:
-        raise ValueError("k_positions must be None where q_positions hold the keys' places too")
+        raise refused("k_positions", "must be None where q_positions hold the keys' places too")
     if (places.q_len, places.k_len) != (q_len, k_len):
-        raise ValueError(
-            f"q_positions must hold the places of {q_len} queries and {k_len} keys, "
-            f"got {places.q_len} and {places.k_len}"
+        rule, got = (
+            "must hold the places of {q_len} queries and {k_len} keys",
+            f"{places.q_len} and {places.k_len}",
         )
-    if places.batch not in (1, batch):
-        raise ValueError(f"q_positions must have batch size 1 or {batch}, got {places.batch}")
+        raise refused("q_positions", rule, got, q_len=q_len, k_len=k_len)
+    _check_batch("q_positions", places.batch, batch)
     if places.axes not in (1, axes):
-        shapes, got = f"[seq] or [batch, seq]{_several(axes)}", list(places.given[0].shape)
-        raise ValueError(f"q_positions must be {shapes}, got {got}")
+        raise _of_other_axes("q_positions", places.given[0], axes)
     return places
 
 
-def _several(axes: int) -> str:
-    return "" if axes == 1 else f" or [{axes}, batch, seq]"
+def missing_of(q_positions: object) -> tuple[str, str]:
+    """Which positions a caller left out, and which were given."""
+    names = ("q_positions", "k_positions")
+    return names if q_positions is None else names[::-1]

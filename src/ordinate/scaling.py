@@ -26,6 +26,7 @@ from .checks import (
     check_number,
     check_positive_int,
     check_sequence,
+    refused,
 )
 from .numerics import constant, in_float64
 
@@ -90,7 +91,7 @@ class Linear(Scaling):
 def _ntk_base(base: float, dim: int, stretch):
     """The base that leaves the first frequency alone and divides the last by ``stretch``."""
     if dim <= 2:
-        raise ValueError(f"rotary_dim must be at least 4 to change the base, got {dim}")
+        raise refused("rotary_dim", "must be at least 4 to change the base", dim)
     return base * stretch ** (dim / (dim - 2))
 
 
@@ -111,9 +112,8 @@ class NTK(Scaling):
         try:
             stretched = _ntk_base(base, dim, float(self.factor))
         except OverflowError:
-            raise ValueError(
-                f"factor must leave the base {base:g} finite, got {self.factor:g}"
-            ) from None
+            rule = "must leave the base {base} finite"
+            raise refused("factor", rule, f"{self.factor:g}", base=f"{base:g}") from None
         return frequencies(stretched, dim, device)
 
 
@@ -282,10 +282,8 @@ class LongRoPE(Scaling):
     def inv_freq(self, base, dim, lengths=None, device=None):
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != dim // 2:
-                raise ValueError(
-                    f"{name} must have one divisor for each of {dim // 2} pairs, "
-                    f"got {len(getattr(self, name))}"
-                )
+                rule = "must have one divisor for each of {pairs} pairs"
+                raise refused(name, rule, len(getattr(self, name)), pairs=dim // 2)
         plain = frequencies(base, dim, device if lengths is None else lengths.device)
         short = plain / constant(self.short_factor, torch.float64, plain.device)
         if lengths is None:
@@ -341,8 +339,7 @@ class Proportional(Scaling):
 
     def __post_init__(self) -> None:
         check_fields(self, check_number, "fraction", above=0)
-        if self.fraction > 1:
-            raise ValueError(f"fraction must be at most 1, got {self.fraction:g}")
+        check_at_most("fraction", self.fraction, 1)
         check_fields(self, check_number, "factor", at_least=1)
 
     def inv_freq(self, base, dim, lengths=None, device=None):

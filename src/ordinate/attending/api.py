@@ -15,10 +15,13 @@ from ..bias.types import Bias, PairBias, parts_of
 from ..checks import (
     check_bool,
     check_choice,
+    check_device,
     check_floating,
+    check_instance,
     check_number,
     check_positive_int,
     check_rank,
+    refused,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import compute_dtype, without_autocast
@@ -166,7 +169,8 @@ def _choose(call: Call, impl: str) -> ModuleType:
         return next(m for m in _IMPLEMENTATIONS.values() if not m.unsupported_reasons(call))
     reasons = _IMPLEMENTATIONS[impl].unsupported_reasons(call)
     if reasons:
-        raise NotImplementedError(f"impl={impl!r} cannot do this call: " + "; ".join(reasons))
+        rule = "impl={impl} cannot do this call: {reasons}"
+        raise refused("", rule, error=NotImplementedError, impl=repr(impl), reasons="; ".join(reasons))
     return _IMPLEMENTATIONS[impl]
 
 
@@ -208,23 +212,23 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         check_rank(name, tensor, "batch, heads, seq, head_dim")
         check_floating(name, tensor)
         if tensor.dtype != q.dtype:
-            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensor.dtype}")
+            rule = "must have the dtype of q, {dtype}"
+            raise refused(name, rule, tensor.dtype, error=TypeError, dtype=q.dtype)
         if tensor.device != q.device:
-            raise ValueError(f"{name} must be on the device of q, {q.device}, got {tensor.device}")
+            raise refused(name, "must be on the device of q, {device}", tensor.device, device=q.device)
         if tensor.shape[0] != q.shape[0]:
-            raise ValueError(f"{name} must have batch size {q.shape[0]}, got {tensor.shape[0]}")
-    if 0 in (q.shape[1], q.shape[-1]):
-        raise ValueError(f"q must have at least 1 head and head_dim 1, got {list(q.shape)}")
+            raise refused(name, "must have batch size {batch}", tensor.shape[0], batch=q.shape[0])
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if 0 in (heads, q.shape[-1]):
+        raise refused("q", "must have at least 1 head and head_dim 1", list(q.shape))
     if k.shape[-1] != q.shape[-1]:
-        raise ValueError(f"k must have the head_dim of q, {q.shape[-1]}, got {k.shape[-1]}")
+        raise refused("k", "must have the head_dim of q, {size}", k.shape[-1], size=q.shape[-1])
     if v.shape[1:3] != k.shape[1:3]:
-        raise ValueError(
-            f"v must have the heads and length of k, {list(k.shape[1:3])}, got {list(v.shape[1:3])}"
-        )
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            f"heads of q must be a multiple of the kv_heads {k.shape[1]} of k, got {q.shape[1]}"
-        )
+        rule = "must have the heads and length of k, {sizes}"
+        raise refused("v", rule, list(v.shape[1:3]), sizes=list(k.shape[1:3]))
+    if kv_heads == 0 or heads % kv_heads:
+        rule = "must be a multiple of the kv_heads {kv_heads} of k"
+        raise refused("heads of q", rule, heads, kv_heads=kv_heads)
 
 
 def _build_mask(
@@ -241,12 +245,11 @@ def _build_mask(
     if window is not None:
         window = min(check_positive_int("window", window), 2**31 - 1)  # longer than any sequence
     if k_segment_ids is not None and q_segment_ids is None:
-        raise ValueError("q_segment_ids must be given along with k_segment_ids, got None")
+        raise refused("q_segment_ids", "must be given along with k_segment_ids", "None")
     if q_segment_ids is not None and k_segment_ids is None:
         if q_len != k_len:
-            raise ValueError(
-                f"k_segment_ids must be given when lengths differ, got {q_len} queries and {k_len} keys"
-            )
+            got = f"{q_len} queries and {k_len} keys"
+            raise refused("k_segment_ids", "must be given when lengths differ", got)
         k_segment_ids = q_segment_ids
     q_segments = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
     k_segments = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
@@ -263,10 +266,10 @@ def as_padding(
     """Check a padding mask, which is easily given upside down, and bring it to ``[batch or 1, k_len]``."""
     padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, device)
     if padding is not None and padding.dtype != torch.bool:
-        raise TypeError(
-            "key_padding_mask must be bool with True at padding "
-            f"(for a Hugging Face attention_mask: attention_mask == 0), got {padding.dtype}"
+        rule = (
+            "must be bool with True at padding (for a Hugging Face attention_mask: attention_mask == 0)"
         )
+        raise refused("key_padding_mask", rule, padding.dtype, error=TypeError)
     return padding
 
 
@@ -275,15 +278,14 @@ def _per_token(
 ) -> Tensor | None:
     if tensor is None:
         return None
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    check_instance(name, tensor, Tensor, "must be a tensor")
     if tensor.is_floating_point() or tensor.is_complex():
-        raise TypeError(f"{name} must be bool or integers, got {tensor.dtype}")
+        raise refused(name, "must be bool or integers", tensor.dtype, error=TypeError)
     rows = tensor[None] if tensor.dim() == 1 else tensor
     if rows.dim() != 2 or rows.shape[1] != seq or rows.shape[0] not in (1, batch):
-        raise ValueError(f"{name} must be [{seq}] or [{batch}, {seq}], got {list(tensor.shape)}")
-    if rows.device != device:
-        raise ValueError(f"{name} must be on {device}, got {rows.device}")
+        rule = "must be [{seq}] or [{batch}, {seq}]"
+        raise refused(name, rule, list(tensor.shape), batch=batch, seq=seq)
+    check_device(name, rows, device)
     return rows
 
 
@@ -303,7 +305,7 @@ def apply_encoding(
     if encoding is not None:
         check_encoding(encoding)
         if bias is not None:
-            raise ValueError("bias must be None when an encoding is given, which brings its own")
+            raise refused("bias", "must be None when an encoding is given, which brings its own")
         check_lengths(lengths, batch=q.shape[0])
         places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)
         bias = encoding.bias(q, k, places, x=x)
@@ -312,56 +314,53 @@ def apply_encoding(
         unused = {"q_positions": q_positions, "k_positions": k_positions, "lengths": lengths, "x": x}
         for name, value in unused.items():
             if value is not None:
-                raise ValueError(f"{name} must be None without an encoding, which would read it")
+                raise refused(name, "must be None without an encoding, which would read it")
     if bias is not None:
         _check_bias(bias, q, k, causal)
     return q, k, bias
 
 
 def check_encoding(encoding: object) -> None:
-    if not isinstance(encoding, PositionEncoding):
-        raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+    check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
+
+
+_EXCHANGED = (
+    "; q {q} looks like [batch, seq, heads, head_dim], and [batch, heads, seq, head_dim] "
+    "is asked for: q.transpose(1, 2)"
+)
+
+
+def _advice(part: Bias, q: Tensor) -> str:
+    """What to add to a refusal where q has as many tokens as the bias has heads."""
+    return _EXCHANGED if part.heads == q.shape[2] else ""
 
 
 def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
-    if not isinstance(bias, Bias):
-        raise TypeError(
-            f"bias must be one of ordinate's bias types (a dense matrix is not), "
-            f"got {type(bias).__name__}"
-        )
+    rule = "must be one of ordinate's bias types (a dense matrix is not)"
+    check_instance("bias", bias, Bias, rule)
     # The mask goes by index, so for a lone query, the last, causal or not is the same.
     if bias.causal_only and not causal and q.shape[2] > 1:
-        raise ValueError(
-            "causal must be True with this bias, which has no rule for keys of the future "
-            "(for attention in both directions: ALiBi(symmetric=True), T5Bias(bidirectional=True)), got False"
+        rule = (
+            "must be True with this bias, which has no rule for keys of the future "
+            "(for attention in both directions: ALiBi(symmetric=True), T5Bias(bidirectional=True))"
         )
+        raise refused("causal", rule, False)
     for part in parts_of(bias):
         batch, q_len, k_len = part.shape
-        expected = (q.shape[0], q.shape[2], k.shape[2])
+        expected = [q.shape[0], q.shape[2], k.shape[2]]
         if batch not in (1, expected[0]) or q_len not in (None, expected[1]) or k_len != expected[2]:
-            raise ValueError(
-                f"bias must be made for batch, queries and keys {list(expected)}, "
-                f"got {[batch, q_len, k_len]}{_looks_exchanged(part, q)}"
-            )
+            rule, got = "must be made for batch, queries and keys {sizes}", [batch, q_len, k_len]
+            raise refused("bias", rule, got, advice=_advice(part, q), sizes=expected, q=list(q.shape))
         if part.heads != q.shape[1]:
-            raise ValueError(
-                f"bias must have the {q.shape[1]} heads of q, got {part.heads}{_looks_exchanged(part, q)}"
-            )
+            rule = "must have the {heads} heads of q"
+            advice = _advice(part, q)
+            raise refused("bias", rule, part.heads, advice=advice, heads=q.shape[1], q=list(q.shape))
         if isinstance(part, PairBias):
             part.places.check_distances()
         for tensor in part.tensors():
             if tensor.device != q.device:
-                raise ValueError(f"bias must be on the device of q, {q.device}, got {tensor.device}")
-
-
-def _looks_exchanged(part: Bias, q: Tensor) -> str:
-    """What to add to a refusal where q has the heads of a bias in the place of its tokens."""
-    if part.heads != q.shape[2]:
-        return ""
-    return (
-        f"; q {list(q.shape)} looks like [batch, seq, heads, head_dim], and [batch, heads, seq, head_dim] "
-        f"is asked for: q.transpose(1, 2)"
-    )
+                rule = "must be on the device of q, {device}"
+                raise refused("bias", rule, tensor.device, device=q.device)
 
 
 def finish(
@@ -380,7 +379,7 @@ def finish(
     check_bool("return_lse", return_lse)
     dropout_p = check_number("dropout_p", dropout_p, at_least=0)
     if dropout_p >= 1:
-        raise ValueError(f"dropout_p must be less than 1, got {dropout_p:g}")
+        raise refused("dropout_p", "must be less than 1", f"{dropout_p:g}")
     if softcap is not None:
         softcap = check_number("softcap", softcap, above=0)
     if scale is None:
@@ -393,8 +392,6 @@ def finish(
         for part in call.parts:
             values = getattr(part, "values", None)
             if values is not None and values.shape[-1] != v.shape[-1]:
-                raise ValueError(
-                    f"v must have the head_dim {values.shape[-1]} of the bias's values, "
-                    f"got {v.shape[-1]}"
-                )
+                rule = "must have the head_dim {size} of the bias's values"
+                raise refused("v", rule, v.shape[-1], size=values.shape[-1])
     return call

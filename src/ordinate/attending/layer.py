@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from ..checks import (
     check_bool,
     check_choice,
-    check_floating,
+    check_features,
+    check_instance,
     check_number,
     check_positive_int,
-    check_rank,
     check_size,
+    refused,
 )
 from ..encoding import PositionEncoding
 from ..memory import check_room
@@ -137,9 +138,8 @@ class MultiHeadAttention(nn.Module):
         num_heads = check_size("num_heads", num_heads)
         num_kv_heads = check_size("num_kv_heads", num_kv_heads)
         if num_heads % num_kv_heads:
-            raise ValueError(
-                f"num_heads must be a multiple of num_kv_heads {num_kv_heads}, got {num_heads}"
-            )
+            rule = "must be a multiple of {divisor} {count}"
+            raise refused("num_heads", rule, num_heads, divisor="num_kv_heads", count=num_kv_heads)
         if encoding is not None:
             check_encoding(encoding)
         check_bool("causal", causal)
@@ -147,7 +147,8 @@ class MultiHeadAttention(nn.Module):
             head_dim = check_size("head_dim", head_dim)
         else:
             if d_model % num_heads:
-                raise ValueError(f"d_model must be a multiple of num_heads {num_heads}, got {d_model}")
+                rule = "must be a multiple of {divisor} {count}"
+                raise refused("d_model", rule, d_model, divisor="num_heads", count=num_heads)
             head_dim = d_model // num_heads
         if window is not None:
             window = check_positive_int("window", window)
@@ -185,13 +186,10 @@ class MultiHeadAttention(nn.Module):
             segment_ids: Packed sequences; not together with a cache.
             key_padding_mask: True at tokens of ``x`` nobody may see.
         """
-        check_rank("x", x, "batch, seq, d_model")
-        check_floating("x", x)
-        batch, seq, width = x.shape
-        if width != self.d_model:
-            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        check_features("x", x, "batch, seq, d_model", self.d_model)
+        batch, seq, _ = x.shape
         if cache is not None and segment_ids is not None:
-            raise ValueError("segment_ids must be None with a cache, which holds one sequence a row")
+            raise refused("segment_ids", "must be None with a cache, which holds one sequence a row")
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -250,25 +248,19 @@ class MultiHeadAttention(nn.Module):
         return out
 
     def _check_cache(self, cache: KVCache, k: Tensor) -> None:
-        if not isinstance(cache, KVCache):
-            raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+        check_instance("cache", cache, KVCache, "must be a KVCache")
         if not self.causal:
-            raise ValueError(
-                "causal must be True with a cache, whose past cannot see new tokens, got False"
-            )
+            rule = "must be True with a cache, whose past cannot see new tokens"
+            raise refused("causal", rule, False)
         if cache.k is None:
             return
-        held, given = cache.k, k
-        if held.shape[0] != given.shape[0]:
-            raise ValueError(
-                f"x must have the batch size {held.shape[0]} of the cache, got {given.shape[0]}"
-            )
-        if (held.shape[1], held.shape[3]) != (given.shape[1], given.shape[3]):
-            raise ValueError(
-                f"cache must have this layer's kv_heads and head_dim {[given.shape[1], given.shape[3]]}, "
-                f"got {[held.shape[1], held.shape[3]]}"
-            )
-        if (held.dtype, held.device) != (given.dtype, given.device):
-            raise ValueError(
-                f"cache must be {given.dtype} on {given.device}, got {held.dtype} on {held.device}"
-            )
+        past = cache.k
+        if past.shape[0] != k.shape[0]:
+            rule = "must have the batch size {batch} of the cache"
+            raise refused("x", rule, k.shape[0], batch=past.shape[0])
+        if past.shape[1::2] != k.shape[1::2]:
+            rule = "must have this layer's kv_heads and head_dim {sizes}"
+            raise refused("cache", rule, list(past.shape[1::2]), sizes=list(k.shape[1::2]))
+        if (past.dtype, past.device) != (k.dtype, k.device):
+            got = f"{past.dtype} on {past.device}"
+            raise refused("cache", "must be {dtype} on {device}", got, dtype=k.dtype, device=k.device)

@@ -97,7 +97,7 @@ class _DifferentiableOnce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        raise NotImplementedError(no_second_derivatives("sdpa"))
+        raise no_second_derivatives("sdpa")
 
 
 def _differentiable_once(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:

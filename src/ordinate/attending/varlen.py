@@ -11,9 +11,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..bias.types import Bias
 from ..caches import cleared_by
-from ..checks import check_bool, check_positive_int, check_rank
+from ..checks import check_bool, check_device, check_positive_int, check_rank, refused, short
 from ..encoding import PositionEncoding
-from ..positions import Places, Positions, resolve
+from ..positions import Places, Positions, missing_of, resolve
 from . import api
 from .mask import Mask
 
@@ -71,15 +71,12 @@ def attention_varlen(
     _check_starts("cu_seqlens_q", cu_seqlens_q, q)
     _check_starts("cu_seqlens_k", cu_seqlens_k, k)
     if cu_seqlens_k.shape != cu_seqlens_q.shape:
-        raise ValueError(
-            f"cu_seqlens_k must describe the {len(cu_seqlens_q) - 1} sequences of cu_seqlens_q, "
-            f"got {len(cu_seqlens_k) - 1}"
-        )
+        rule = "must describe the {count} sequences of cu_seqlens_q"
+        raise refused("cu_seqlens_k", rule, len(cu_seqlens_k) - 1, count=len(cu_seqlens_q) - 1)
     if (q_positions is None) != (k_positions is None) and not level:
-        missing, given = "q_positions", "k_positions"
-        if q_positions is not None:
-            missing, given = given, missing
-        raise ValueError(f"{missing} must be given along with {given} and cu_seqlens_k, got None")
+        missing, given = missing_of(q_positions)
+        rule = "must be given along with {given} and cu_seqlens_k"
+        raise refused(missing, rule, "None", given=given)
     cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
     api.check_qkv(q, k, v)
@@ -109,7 +106,7 @@ def attention_varlen(
                 lengths, places, q_segments, k_segments, len(cu_seqlens_q) - 1
             )
     elif lengths is not None:
-        raise ValueError("lengths must be None without an encoding, which would read it")
+        raise refused("lengths", "must be None without an encoding, which would read it")
     if x is not None:
         check_rank("x", x, "tokens, d_model")
     q, k, bias = api.apply_encoding(
@@ -134,9 +131,8 @@ cleared_by(_found_right.clear)
 def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
     check_rank(name, starts, "sequences + 1")
     if starts.is_floating_point():
-        raise TypeError(f"{name} must be an integer tensor, got {starts.dtype}")
-    if starts.device != tokens.device:
-        raise ValueError(f"{name} must be on {tokens.device}, got {starts.device}")
+        raise refused(name, "must be an integer tensor", starts.dtype, error=TypeError)
+    check_device(name, starts, tokens.device)
     if torch.compiler.is_compiling():
         return
     keeps = _looking_waits(starts) and not starts.is_inference()  # those have no version
@@ -144,7 +140,8 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
         return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
-        raise ValueError(f"{name} must rise from 0 to the {len(tokens)} tokens, got {listed}")
+        rule = "must rise from 0 to the {tokens} tokens"
+        raise refused(name, rule, short(listed), tokens=len(tokens))
     if keeps:
         _found_right[starts] = (starts._version, len(tokens))
 
@@ -173,8 +170,7 @@ def _token_lengths(
     else:
         check_rank("lengths", lengths, "sequences")
         if lengths.is_floating_point() or len(lengths) != sequences:
-            raise ValueError(
-                f"lengths must be {sequences} integers, one a sequence, "
-                f"got {lengths.dtype} {list(lengths.shape)}"
-            )
+            got = f"{lengths.dtype} {list(lengths.shape)}"
+            rule = "must be {sequences} integers, one a sequence"
+            raise refused("lengths", rule, got, sequences=sequences)
     return lengths[q_segments][None], lengths[k_segments][None]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_bool, check_number, check_size
+from ..checks import check_bool, check_number, check_size, refused, short
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
 from ..positions import Positions, resolve
@@ -72,10 +72,11 @@ class ALiBi(PositionEncoding):
         check_bool("scaled", scaled)
         if heads is not None:
             if not isinstance(heads, slice):
-                raise TypeError(f"heads must be a slice of the {num_heads} heads, got {heads!r}")
+                rule = "must be a slice of the {count} heads"
+                raise refused("heads", rule, short(heads), error=TypeError, count=num_heads)
             slopes = slopes[heads]
             if not slopes:
-                raise ValueError(f"heads must select some of the {num_heads} heads, got {heads}")
+                raise refused("heads", "must select some of the {count} heads", heads, count=num_heads)
         self.num_heads, self.symmetric, self.heads = int(num_heads), symmetric, heads
         self.scaled, self.max_exponent = scaled, float(max_exponent)
         self._slopes = slopes

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..checks import check_instance, refused
 from ..numerics import compute_dtype
 from ..positions import Places
 
@@ -59,7 +60,7 @@ class Bias:
         if not self.scaled:
             return lambda score, b, h, q, k: score + lookup(b, h, q, k)
         if scale is None:
-            raise ValueError("scale must be given to score_mod because this bias is scaled, got None")
+            raise refused("scale", "must be given to score_mod because this bias is scaled", "None")
         return lambda score, b, h, q, k: score + scale * lookup(b, h, q, k)
 
     def _lookup(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -159,13 +160,10 @@ class PairBias(Bias):
     places: Places
 
     def __post_init__(self) -> None:
-        if not isinstance(self.places, Places):
-            got = type(self.places).__name__
-            raise TypeError(
-                f"places must be what positions.resolve returns, or a positions.Places, got {got}"
-            )
+        rule = "must be what positions.resolve returns, or a positions.Places"
+        check_instance("places", self.places, Places, rule)
         if self.places.axes > 1:
-            raise ValueError(f"places must be along one axis, got {self.places.axes} axes")
+            raise refused("places", "must be along one axis", f"{self.places.axes} axes")
 
     def distances(self) -> Int[Tensor, "batch q k"]:
         return self.places.distances()

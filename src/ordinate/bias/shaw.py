@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import LARGEST_DISTANCE, check_bool, check_size
+from ..checks import LARGEST_DISTANCE, check_bool, check_last, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
@@ -63,8 +63,7 @@ class Shaw(PositionEncoding):
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> RowBias:
-        if q.shape[-1] != self.head_dim:
-            raise ValueError(f"q must have head_dim {self.head_dim}, got {q.shape[-1]}")
+        check_last("q", q, "head_dim", self.head_dim)
         places = resolve(q, k, q_positions, k_positions)
         dtype = compute_dtype(q.dtype)
         # The paper counts key - query, a bias counts query - key: the same rows, read backwards.

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..checks import check_bool, check_size
+from ..checks import check_bool, check_size, refused
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype, constant
@@ -91,13 +91,12 @@ class T5Bias(PositionEncoding):
         check_bool("bidirectional", bidirectional)
         num_buckets = check_size("num_buckets", num_buckets, minimum=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
-            raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
+            raise refused("num_buckets", "must be even when bidirectional", num_buckets)
         exact = num_buckets // (4 if bidirectional else 2)
         max_distance = check_size("max_distance", max_distance)  # a list has an entry for each distance
         if max_distance <= exact:
-            raise ValueError(
-                f"max_distance must be greater than the {exact} exact buckets, got {max_distance}"
-            )
+            rule = "must be greater than the {exact} exact buckets"
+            raise refused("max_distance", rule, max_distance, exact=exact)
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
         if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not

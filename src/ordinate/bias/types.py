@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_choice, check_rank, check_table
+from ..checks import check_choice, check_instance, check_rank, check_table, refused
 from ..numerics import compute_dtype
 from ..positions import Places
 from .base import Bias, PairBias, ScoreMod, diagonal_sums, same_batch
@@ -199,22 +199,20 @@ class RowBias(PairBias):
         object.__setattr__(self, "lo", lo)
         tokens = self.places.q_len if self.side == "query" else self.places.k_len
         if self.features.shape[2] != tokens:
-            raise ValueError(
-                f"features must have one row for each {self.side}, {tokens}, got {self.features.shape[2]}"
-            )
+            rule = "must have one row for each {side}, {tokens}"
+            raise refused("features", rule, self.features.shape[2], side=self.side, tokens=tokens)
         heads, rank, distances = self.features.shape[1], self.features.shape[3], self.table.shape[1]
         if self.table.shape[0] not in (1, heads) or self.table.shape[2] != rank:
-            raise ValueError(
-                f"table must be [{heads} or 1, distances, {rank}] as features are, "
-                f"got {list(self.table.shape)}"
-            )
+            rule = "must be [{heads} or 1, distances, {rank}] as features are"
+            raise refused("table", rule, list(self.table.shape), heads=heads, rank=rank)
         if self.values is not None:
             check_rank("values", self.values, "heads or 1, distances, v_dim")
             if self.values.shape[0] not in (1, heads) or self.values.shape[1] != distances:
-                raise ValueError(
-                    f"values must be [{heads} or 1, {distances}, v_dim] as the table is, "
-                    f"got {list(self.values.shape)}"
+                rule, got = (
+                    "must be [{heads} or 1, {rows}, v_dim] as the table is",
+                    list(self.values.shape),
                 )
+                raise refused("values", rule, got, heads=heads, rows=distances)
 
     @property
     def hi(self) -> int:
@@ -293,10 +291,9 @@ class SumBias(Bias):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ValueError("parts must hold at least one bias, got none")
+            raise refused("parts", "must hold at least one bias", "none")
         for index, part in enumerate(self.parts):
-            if not isinstance(part, Bias):
-                raise TypeError(f"parts[{index}] must be a bias, got {type(part).__name__}")
+            check_instance(f"parts[{index}]", part, Bias, "must be a bias")
         flat = [inner for part in self.parts for inner in getattr(part, "parts", (part,))]
         object.__setattr__(self, "parts", tuple(flat))
 
@@ -304,9 +301,7 @@ class SumBias(Bias):
     def scaled(self) -> bool:
         scaled = {part.scaled for part in self.parts}
         if len(scaled) > 1:
-            raise ValueError(
-                "scaled must be read from each part of a sum that mixes both, got a SumBias"
-            )
+            raise refused("scaled", "must be read from each part of a sum that mixes both", "a SumBias")
         return scaled.pop()
 
     @property

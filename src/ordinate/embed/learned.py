@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import check_floating, check_positive_int, check_rank, check_size, check_within, refused
+from ..checks import check_features, check_positive_int, check_size, check_within, refused
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
@@ -53,11 +53,8 @@ class Learned(PositionEncoding):
     def embed(
         self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
     ) -> Float[Tensor, "batch seq d_model"]:
-        check_rank("x", x, "batch, seq, d_model")
-        check_floating("x", x)
-        batch, seq, width = x.shape
-        if width != self.d_model:
-            raise refused("x", "must have d_model {d_model}", width, d_model=self.d_model)
+        check_features("x", x, "batch, seq, d_model", self.d_model)
+        batch, seq, _ = x.shape
         rule = "must be in 0 … {last} (max_positions={bound})"
         facts: dict[str, Any] = {"last": self.max_positions - 1, "bound": self.max_positions}
         if positions is None:

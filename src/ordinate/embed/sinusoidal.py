@@ -13,14 +13,14 @@ from ..checks import (
     check_bool,
     check_choice,
     check_even,
-    check_floating,
+    check_features,
+    check_integers,
     check_number,
-    check_rank,
     check_size,
 )
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, in_float64
-from ..positions import INTEGERS, as_positions, sequential
+from ..positions import as_positions, sequential
 
 
 @final
@@ -73,9 +73,7 @@ class Sinusoidal(PositionEncoding):
 
     def codes(self, positions: Integer[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
         """The code of each position, in float64 (on the CPU for a device without)."""
-        if not isinstance(positions, Tensor) or positions.dtype not in INTEGERS:
-            got = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
-            raise TypeError(f"positions must be an integer tensor, got {got}")
+        check_integers("positions", positions)
         return in_float64(positions.device, self._codes, positions.long())
 
     def _codes(self, home: torch.device, positions: Tensor, *, near: bool = False) -> Tensor:
@@ -90,11 +88,8 @@ class Sinusoidal(PositionEncoding):
     def embed(
         self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
     ) -> Float[Tensor, "batch seq d_model"]:
-        check_rank("x", x, "batch, seq, d_model")
-        check_floating("x", x)
-        batch, seq, width = x.shape
-        if width != self.d_model:
-            raise ValueError(f"x must have d_model {self.d_model}, got {width}")
+        check_features("x", x, "batch, seq, d_model", self.d_model)
+        batch, seq, _ = x.shape
         near = positions is None
         if positions is None:
             positions = sequential(seq, device=x.device)[None]

@@ -15,7 +15,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_even, check_positive_int
+from ..checks import check_even, check_positive_int, refused
 
 Layout = Literal["half", "interleaved"]
 
@@ -52,21 +52,27 @@ def to_interleaved(
     return _swap_pair_axes(weight, head_dim, rotary_dim, pairs_first=False)
 
 
+def check_rotary_dim(rotary_dim: object, head_dim: int) -> int:
+    """How many leading channels of a head turn: an even number, at most all."""
+    rotary_dim = check_even("rotary_dim", rotary_dim)
+    if rotary_dim > head_dim:
+        raise refused("rotary_dim", "must be at most head_dim {most}", rotary_dim, most=head_dim)
+    return rotary_dim
+
+
 def _swap_pair_axes(
     weight: Tensor, head_dim: int, rotary_dim: int | None, *, pairs_first: bool
 ) -> Tensor:
     if not isinstance(weight, Tensor) or weight.dim() == 0:
         got = "a number" if isinstance(weight, Tensor) else type(weight).__name__
-        raise TypeError(f"weight must be a tensor with a row for each channel, got {got}")
+        rule = "must be a tensor with a row for each channel"
+        raise refused("weight", rule, got, error=TypeError)
     head_dim = check_positive_int("head_dim", head_dim)
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
-    rotary_dim = check_even("rotary_dim", rotary_dim)
-    if rotary_dim > head_dim:
-        raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
+    rotary_dim = check_rotary_dim(rotary_dim, head_dim)
     if weight.shape[0] % head_dim:
-        raise ValueError(
-            f"weight must have a multiple of head_dim {head_dim} rows, got {weight.shape[0]}"
-        )
+        rule = "must have a multiple of head_dim {head_dim} rows"
+        raise refused("weight", rule, weight.shape[0], head_dim=head_dim)
     heads = weight.unflatten(0, (-1, head_dim))
     shape = (rotary_dim // 2, 2) if pairs_first else (2, rotary_dim // 2)
     turning = heads[:, :rotary_dim].unflatten(1, shape)

@@ -11,14 +11,14 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..angles import Speeds, angles, cached_speeds
-from ..checks import check_choice, check_even, check_ints, check_number, check_size, short
+from ..checks import check_choice, check_even, check_ints, check_number, check_size, refused, short
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant, in_float64
 from ..positions import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from ..tracing import is_traced
 from . import rotation_cache as kept
-from .layout import Layout
+from .layout import Layout, check_rotary_dim
 from .rotation import Rotation
 
 # Those whose frequencies follow from numbers they were made with; of a user's own nothing is known.
@@ -71,14 +71,13 @@ class RoPE(PositionEncoding):
         if rotary_dim is None:
             head_dim = check_even("head_dim", head_dim)
             rotary_dim = head_dim
-        rotary_dim = check_even("rotary_dim", rotary_dim)
-        if rotary_dim > head_dim:
-            raise ValueError(f"rotary_dim must be at most head_dim {head_dim}, got {rotary_dim}")
+        rotary_dim = check_rotary_dim(rotary_dim, head_dim)
         base = check_number("base", base, above=1)
         check_choice("layout", layout, ("half", "interleaved"))
         check_choice("section_layout", section_layout, ("chunked", "interleaved"))
         if scaling is not None and not isinstance(scaling, Scaling):
-            raise TypeError(f"scaling must be one of ordinate.scaling, got {scaling!r}")
+            rule = "must be one of ordinate.scaling"
+            raise refused("scaling", rule, short(scaling), error=TypeError)
         self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
         self.layout, self.scaling = layout, scaling
         self.sections = None if sections is None else check_ints("sections", sections)
@@ -97,17 +96,16 @@ class RoPE(PositionEncoding):
             return None
         pairs, axes = self.rotary_dim // 2, len(self.sections)
         if sum(self.sections) != pairs:
-            raise ValueError(f"sections must sum to rotary_dim/2 = {pairs}, got {short(self.sections)}")
+            rule = "must sum to rotary_dim/2 = {pairs}"
+            raise refused("sections", rule, short(self.sections), pairs=pairs)
         if self.section_layout == "chunked":
             return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
         # Axis 0 fills whatever the others leave: T H W T H W … T T T T.
         assigned = [0] * pairs
         for axis, count in enumerate(self.sections[1:], start=1):
             if axis + axes * (count - 1) >= pairs:
-                raise ValueError(
-                    f"sections[{axis}] must leave room for {axes} axes in turn among {pairs} pairs, "
-                    f"got {count}"
-                )
+                rule = "must leave room for {axes} axes in turn among {pairs} pairs"
+                raise refused(f"sections[{axis}]", rule, count, axes=axes, pairs=pairs)
             for pair in range(axis, axes * count, axes):
                 assigned[pair] = axis
         return tuple(assigned)
@@ -210,9 +208,8 @@ class RoPE(PositionEncoding):
         if lengths.dim() < 2:
             lengths = lengths.reshape(-1, 1)
         if lengths.shape[1] not in (1, positions.shape[-1]):
-            raise ValueError(
-                f"lengths must have 1 or {positions.shape[-1]} columns, got {lengths.shape[1]}"
-            )
+            rule = "must have 1 or {columns} columns"
+            raise refused("lengths", rule, lengths.shape[1], columns=positions.shape[-1])
         return lengths
 
     def rotate(

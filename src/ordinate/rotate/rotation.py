@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ..checks import check_floating, check_rank
+from ..checks import check_features, check_instance, refused
 from ..numerics import compute_dtype, in_float64
 from ..tracing import is_captured, is_traced
 from . import fused
@@ -92,7 +92,7 @@ class Rotation:
             _check_writable("q", q)
             _check_writable("k", k)
             if q is k:
-                raise ValueError("k must be another tensor than q to be turned in place, got q twice")
+                raise refused("k", "must be another tensor than q to be turned in place", "q twice")
         q_tables = self.cos_sin(compute_dtype(q.dtype))
         k_tables = q_tables
         if k_rotation is not self or compute_dtype(k.dtype) != q_tables[0].dtype:
@@ -109,15 +109,11 @@ class Rotation:
         return (q.copy_(q_turned), k.copy_(k_turned)) if inplace else (q_turned, k_turned)
 
     def _check(self, x: Tensor, name: str) -> None:
-        check_rank(name, x, "batch, heads, seq, head_dim")
-        check_floating(name, x)
-        if x.shape[-1] != self.head_dim:
-            raise ValueError(f"{name} must have head_dim {self.head_dim}, got {x.shape[-1]}")
+        check_features(name, x, "batch, heads, seq, head_dim", self.head_dim)
         rows, seq = self.angles.shape[:2]
         if x.shape[-2] != seq or rows not in (1, x.shape[0]):
-            raise ValueError(
-                f"{name} must fit a rotation of {rows} rows of {seq} positions, got {list(x.shape)}"
-            )
+            rule = "must fit a rotation of {rows} rows of {seq} positions"
+            raise refused(name, rule, list(x.shape), rows=rows, seq=seq)
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         if fused.supports(x) and not _learns(tables):
@@ -176,23 +172,18 @@ def rerotate(
         >>> torch.testing.assert_close(moved, rope.at(there).apply(keys))
     """
     for name, rotation in (("from_", from_), ("to", to)):
-        if not isinstance(rotation, Rotation):
-            raise TypeError(
-                f"{name} must be a Rotation, as RoPE.at makes, got {type(rotation).__name__}"
-            )
-    for field in ("layout", "head_dim"):
-        if getattr(from_, field) != getattr(to, field):
-            raise ValueError(
-                f"to must have the {field} of from_, got {getattr(to, field)!r} "
-                f"instead of {getattr(from_, field)!r}"
-            )
-    if from_.angles.shape[-2:] != to.angles.shape[-2:]:
-        raise ValueError(
-            f"to must have the seq and pairs of from_, got {list(to.angles.shape[-2:])} "
-            f"instead of {list(from_.angles.shape[-2:])}"
-        )
-    if 1 not in (len(from_.angles), len(to.angles)) and len(from_.angles) != len(to.angles):
-        raise ValueError(f"to must have 1 row or the {len(from_.angles)} of from_, got {len(to.angles)}")
+        check_instance(name, rotation, Rotation, "must be a Rotation, as RoPE.at makes")
+    rows, asked = len(from_.angles), len(to.angles)
+    for field, had, given in (
+        ("layout", from_.layout, to.layout),
+        ("head_dim", from_.head_dim, to.head_dim),
+        ("seq and pairs", list(from_.angles.shape[-2:]), list(to.angles.shape[-2:])),
+    ):
+        if had != given:
+            rule, got = "must have the {field} of from_", f"{given!r} instead of {had!r}"
+            raise refused("to", rule, got, field=field)
+    if 1 not in (rows, asked) and rows != asked:
+        raise refused("to", "must have 1 row or the {rows} of from_", asked, rows=rows)
     angles = in_float64(keys.device, lambda home, *ends: ends[1] - ends[0], from_.angles, to.angles)
     step = Rotation(angles, to.factor / from_.factor, to.layout, to.head_dim, keys.device)
     return step.apply(keys, "keys")
@@ -200,6 +191,6 @@ def rerotate(
 
 def _check_writable(name: str, x: Tensor) -> None:
     if x.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"inplace must be False where {name} requires grad, got True")
+        raise refused("inplace", "must be False where {tensor} requires grad", True, tensor=name)
     if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True)):
-        raise ValueError(f"{name} must not be an expanded view to be turned in place, got {x.stride()}")
+        raise refused(name, "must not be an expanded view to be turned in place", x.stride())
