@@ -118,7 +118,7 @@ class _TooLarge(ordinate.PositionEncoding):
 
 def _assert_without_the_operator() -> None:
     lacking = SimpleNamespace(ops=SimpleNamespace(aten=SimpleNamespace()))
-    compiling = mock.patch.object(torch.compiler, "is_compiling", lambda: True)
+    compiling = mock.patch.object(torch.compiler, "is_compiling", return_value=True)
     with mock.patch.object(private, "torch", lacking), compiling:
         check_within("ids", torch.tensor(0), 0, 1, "must be few")
 

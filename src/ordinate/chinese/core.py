@@ -1,6 +1,5 @@
 """Rules of the core: arguments, positions, biases, attention, specs."""
 
-
 RULES = {
     "must be a tensor [{axes}]": "必须是形状为 [{axes}] 的张量",
     "must have shape [{axes}]": "形状必须是 [{axes}]",
