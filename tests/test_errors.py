@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import runpy
+import string
 import threading
 import traceback
 from collections.abc import Callable
@@ -49,7 +50,9 @@ from ordinate import (
     to_interleaved,
 )
 from ordinate.checks import check_within
+from ordinate.chinese.translate import TEMPLATES, in_chinese
 from ordinate.positions import Places
+from ordinate.text import Text
 
 pytestmark = pytest.mark.plain  # users have no shape checker in front of these
 
@@ -487,8 +490,10 @@ def raise_sites() -> dict[tuple[str, int], range]:
     return sites
 
 
-def test_every_raise_in_the_source_is_reached_by_a_case_above():
-    reached = set()
+@pytest.fixture(scope="module")
+def refusals() -> list[tuple[str, int, Exception]]:
+    """What each case raises, with the file and line in our source that it comes from."""
+    found = []
     for _, call, error, _ in CASES:
         try:
             call()
@@ -496,10 +501,66 @@ def test_every_raise_in_the_source_is_reached_by_a_case_above():
             frames = traceback.extract_tb(caught.__traceback__)
             ours = [frame for frame in frames if Path(frame.filename).is_relative_to(SOURCE)]
             if ours:
-                reached.add((str(Path(ours[-1].filename).relative_to(SOURCE)), ours[-1].lineno))
+                name = str(Path(ours[-1].filename).relative_to(SOURCE))
+                found.append((name, ours[-1].lineno or 0, caught))
+    return found
+
+
+def test_every_raise_in_the_source_is_reached_by_a_case_above(refusals):
+    reached = {(name, line) for name, line, _ in refusals}
     missed = [
         f"{name}:{line}"
         for (name, line), lines in raise_sites().items()
         if not any((name, number) in reached for number in lines)
     ]
     assert missed == []
+
+
+# Whose refusals are sentences without fields so far.
+WITHOUT_FIELDS = (
+    "__init__", "angles", "attending", "bias", "caches", "checks", "embed", "encoding", "entries", "extras", "files",
+    "gpu", "hf", "kernels", "lab", "memory", "numerics", "operators", "plots", "positions", "private", "rotate",
+    "scaling", "spec", "table_size", "tracing", "verification", "walkthrough", "web",
+)  # fmt: skip
+
+
+def test_every_refusal_has_its_fields_and_a_chinese_sentence_with_the_same_facts(refusals):
+    sites = raise_sites()
+    wrong = set()
+    for name, line, error in refusals:
+        raised = any(name == file and line in lines for (file, _), lines in sites.items())
+        if not raised or name.startswith(WITHOUT_FIELDS):
+            continue
+        refusal = getattr(error, "refusal", None)
+        if refusal is None:
+            wrong.add(f"{name}:{line} has no fields: {error}")
+            continue
+        texts = [part for part in (refusal.argument, refusal.value) if isinstance(part, Text)]
+        texts += [fact for fact in refusal.facts.values() if isinstance(fact, Text)]
+        templates = [refusal.rule, refusal.advice, *(text.template for text in texts if text.facts)]
+        wrong |= {
+            f"{name}:{line} {template!r} has no Chinese sentence"
+            for template in templates
+            if template and template not in TEMPLATES
+        }
+        assert str(refusal) == str(error)
+        assert in_chinese(refusal)
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def _names_in(template: str) -> set[str | None]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+
+
+def test_chinese_sentences_state_the_facts_of_english_ones_and_none_is_left_over():
+    for english, chinese in TEMPLATES.items():
+        assert _names_in(chinese) == _names_in(english), english
+    files = (path for path in SOURCE.rglob("*.py") if path.parent.name != "chinese")
+    constants = {
+        node.value
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    }
+    unused = sorted(set(TEMPLATES) - constants)
+    assert not unused, "\n".join(unused)
