@@ -14,15 +14,14 @@ from unittest import mock
 from ordinate.files import DiskFull, write_file
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
-from ordinate.lab.reading import parse, read_bytes
 from ordinate.lab.record_checks import check_environments, check_lines, check_result
 from ordinate.lab.records import (
-    Mark,
     MetricsFile,
+    MetricsPrefix,
     Sweep,
     check_file,
-    marked_lines,
     parse_metrics,
+    prefix_lines,
     read_run,
     write_json,
 )
@@ -30,6 +29,7 @@ from ordinate.lab.run import checkpoint
 from ordinate.lab.run.build import make_task
 from ordinate.lab.run.sweep import check_memory, check_room, how_many_at_once, plan
 from ordinate.lab.run.train import Diverged, _check_finite, _interrupted, train_and_evaluate
+from ordinate.lab.strict_json import parse, read_bytes
 from ordinate.lab.tasks import Language
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="ordinate-errors-")
@@ -73,7 +73,7 @@ def damaged_run() -> None:
 def stopped_run(other: RunConfig | None = None) -> None:
     folder = Path(file("stopped/metrics.jsonl", b"")).parent
     file("stopped/config.json", json.dumps(tiny().to_dict()).encode())
-    state = checkpoint.State(tiny(), 0, 0.0, Mark(), {})
+    state = checkpoint.State(tiny(), 0, 0.0, MetricsPrefix(), {})
     checkpoint.save(state, folder / "checkpoint.safetensors")
     _interrupted(other or tiny(), folder)
 
@@ -105,7 +105,7 @@ def changed_checkpoint() -> None:
     import torch
 
     path = HERE / "changed.safetensors"
-    checkpoint.save(checkpoint.State(tiny(), 1, 1.0, Mark(), {"model.w": torch.ones(4)}), path)
+    checkpoint.save(checkpoint.State(tiny(), 1, 1.0, MetricsPrefix(), {"model.w": torch.ones(4)}), path)
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\x41")
     checkpoint.load(path)
@@ -144,7 +144,7 @@ CASES = [
     ("a sweep that is cut", lambda: sweep_file(b'{"arms": ['), ValueError, r"sweep.json must be that of a comparison, cannot be read"),
     ("a sweep of another format than its settings", lambda: sweep_of(format=1), ValueError, r"format must be that of its settings, got 1"),
     ("a config of a format nobody knows", lambda: RunConfig.from_dict({**tiny().to_dict(), "format": 1}), ValueError, r"format must be at least 2 and at most 3, got 1"),
-    ("a run of an older format", lambda: replace(tiny(), format=2).check_recipe(), ValueError, r"format must be 3 for a run to be done, got 2: with one seed, ordinate had other weights then"),
+    ("a run of an older format", lambda: replace(tiny(), format=2).check_format(), ValueError, r"format must be 3 for a run to be done, got 2: with one seed, ordinate had other weights then"),
     ("a sweep without arms", lambda: sweep_of(arms=[]), ValueError, r"arms must be different encodings, got \[\]"),
     ("a sweep of one encoding twice", lambda: sweep_of(arms=["rope", "ROPE"]), ValueError, r"arms must be different encodings, got \['rope', 'ROPE'\]"),
     ("a sweep of a seed twice", lambda: sweep_of(seeds=[1, 1]), ValueError, r"seeds must be different numbers, got \[1, 1\]"),
@@ -166,7 +166,7 @@ CASES = [
     ("a result that is none", lambda: check_result([]), ValueError, r"result.json must be an object, got \[\]"),
     ("a result without checksums", lambda: check_result({"state": "finished", "reason": ""}), ValueError, r"result.json must have a reason in words and the SHA-256 of every file, got others"),
     ("a config with text for numbers", lambda: RunConfig.from_dict({**tiny().to_dict(), "lengths": ["8"]}), ValueError, r"lengths must be tuple\[int, ...\], got \('8',\)"),
-    ("lines that are not a checkpoint's", lambda: marked_lines(HERE / "nowhere.jsonl", Mark(2, "0")), ValueError, r"nowhere.jsonl must begin with the 2 lines its checkpoint stands for, got others"),
+    ("lines that are not a checkpoint's", lambda: prefix_lines(HERE / "nowhere.jsonl", MetricsPrefix(2, "0")), ValueError, r"nowhere.jsonl must begin with the 2 lines its checkpoint stands for, got others"),
     ("a file that was changed", lambda: check_file(Path(file("f/config.json", b"{}")), {"config.json": "0"}), ValueError, r"config.json is not the file result.json was made of"),
     ("a run that is damaged", damaged_run, ValueError, r"result.json must be JSON, cannot be read: Expecting property name"),
     ("a run of another config", lambda: stopped_run(other=tiny("rope")), ValueError, r"checkpoint.safetensors or config.json is of another run"),

@@ -20,7 +20,7 @@ from ordinate.lab.run.evaluate import (
 )
 from ordinate.lab.run.model import Transformer, token_losses
 from ordinate.lab.run.train import train_and_evaluate
-from ordinate.lab.tasks import TASKS, UNASKED, FlipFlop
+from ordinate.lab.tasks import IGNORED, TASKS, FlipFlop
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def losses_by_hand(model, task, config, length):
         with torch.no_grad():
             logits = model(tokens[None])[0]
         for place in range(length):
-            if targets[place] != UNASKED:
+            if targets[place] != IGNORED:
                 losses.append(nn.functional.cross_entropy(logits[place], targets[place]).item())
                 places.append(place)
     shape = len(task.stretches(config)), -1
@@ -236,7 +236,7 @@ def test_exact_match_counts_whole_answers_and_accuracy_single_tokens(task, expec
     measured = evaluate(Oracle(batch), given, config, 32)
     of_last = expected
     if expected is None:  # every answer counts the same, however many a sequence asks for
-        asked = batch.targets != UNASKED
+        asked = batch.targets != IGNORED
         wrong = asked[::2, -1].sum().item()
         expected, of_last = (1 - wrong / some.sum().item() for some in (asked, asked[:, -6:]))
         assert of_last < expected
@@ -274,10 +274,10 @@ def test_further_test_sets_are_scored_beside_the_test(task):
 
 def test_untested_tokens_carry_no_loss():
     logits = torch.randn(2, 5, 256)
-    targets = torch.tensor([[1, 2, UNASKED, 4, UNASKED], [UNASKED] * 5])
+    targets = torch.tensor([[1, 2, IGNORED, 4, IGNORED], [IGNORED] * 5])
     losses = token_losses(logits, targets)
-    assert (losses[targets == UNASKED] == 0).all()
-    assert (losses[targets != UNASKED] > 0).all()
+    assert (losses[targets == IGNORED] == 0).all()
+    assert (losses[targets != IGNORED] > 0).all()
 
 
 def test_a_trained_rope_is_tested_with_scalings_and_nothing_else_is(tmp_path):

@@ -13,7 +13,7 @@ from ordinate.lab.report.api import read_report
 from ordinate.lab.run.build import make_encoding, make_model
 from ordinate.lab.run.cost import parameters_of
 from ordinate.lab.run.presets import PRESETS
-from ordinate.lab.run.sweep import plan, run_all, unreached
+from ordinate.lab.run.sweep import plan, run_all, untrained_rows
 from ordinate.lab.tasks import TASKS
 
 
@@ -68,12 +68,12 @@ def test_at_any_training_length_no_row_of_a_presets_tables_is_out_of_reach(name,
         for spec in sweep.arms
     }
     assert max(reach.values()) <= length
-    assert unreached(sweep) == []
+    assert untrained_rows(sweep) == []
 
 
 def test_rows_that_training_never_reaches_are_said():
     sweep = plan(arms=["rope", "t5", "clipped:max_distance=16"], task="copy", train_length=64)
-    assert unreached(sweep) == [
+    assert untrained_rows(sweep) == [
         "t5 has rows for distances up to 128, which training at 64 never reaches; max_distance=64 would have none"
     ]
 

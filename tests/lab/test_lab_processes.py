@@ -23,12 +23,12 @@ _SMALL = [
 
 def test_processes_share_rows_without_gaps_or_repeats():
     batch = torch.arange(12).view(6, 2)
-    parts = [Processes(rank, 3).part(batch) for rank in range(3)]
+    parts = [Processes(rank, 3).own_rows(batch) for rank in range(3)]
     assert torch.equal(torch.cat(parts), batch)
     alone = Processes()
     assert alone.main
-    assert alone.share("same") == "same"
-    assert alone.total(torch.ones(2)).tolist() == [1, 1]
+    assert alone.broadcast("same") == "same"
+    assert alone.sum_over_processes(torch.ones(2)).tolist() == [1, 1]
 
 
 def _compare(out: Path, launcher: list[str]) -> subprocess.CompletedProcess:

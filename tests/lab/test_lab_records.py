@@ -16,8 +16,8 @@ from lab_cases import tiny
 from ordinate.files import DiskFull, write_file
 from ordinate.lab.config import RunConfig, run_names
 from ordinate.lab.records import (
-    Mark,
     MetricsFile,
+    MetricsPrefix,
     Sweep,
     parse_metrics,
     read_json,
@@ -89,17 +89,17 @@ def test_metrics_opened_again_keep_what_was_marked_and_forget_what_comes_again(t
     metrics = MetricsFile(path)
     for step in range(1, 4):
         metrics.append(kind="train", step=step)
-    mark = metrics.mark()
+    prefix = metrics.prefix()
     metrics.append(kind="train", step=4)
     metrics.close()
     with path.open("ab") as file:
         file.write(b'{"kind": "tra')  # a line that was being written when the process was killed
-    again = MetricsFile(path, mark)
+    again = MetricsFile(path, prefix)
     assert [metric["step"] for metric in again.metrics] == [1, 2, 3]
     again.append(kind="train", step=4)
-    end = again.mark()
+    end = again.prefix()
     again.close()
-    assert end == Mark(4, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert end == MetricsPrefix(4, hashlib.sha256(path.read_bytes()).hexdigest())
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
 
 

@@ -13,7 +13,7 @@ from lab_cases import some_text
 
 from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import Corpus, bigram_loss, load_corpus
-from ordinate.lab.tasks import TASKS, UNASKED, Addition, FlipFlop, Induction, Language, PassKey, Problem
+from ordinate.lab.tasks import IGNORED, TASKS, Addition, FlipFlop, Induction, Language, PassKey, Problem
 
 PROBLEMS = [name for name in TASKS if name != "language"]
 
@@ -30,7 +30,7 @@ def asked(task: Problem, length: int, count: int = 64, variant: str = "test") ->
     """Every test sequence as text, and the answers it asks for."""
     batch = task.test_sequences(config_of(count * length), length, variant)
     return [
-        (read(tokens), read(targets[targets != UNASKED]))
+        (read(tokens), read(targets[targets != IGNORED]))
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True)
     ]
 
@@ -41,11 +41,11 @@ def test_a_problem_has_the_length_asked_for_and_asks_something_of_every_sequence
     for length in (task.minimum_length, task.minimum_length + 1, 3 * task.minimum_length):
         batch = task.test_sequences(config_of(10), length)
         assert batch.tokens.shape == batch.targets.shape == (64, length)
-        assert ((batch.targets != UNASKED).sum(1) > 0).all()
+        assert ((batch.targets != IGNORED).sum(1) > 0).all()
         # What is asked for is the token that follows, unless the text ends there.
         targets, following = batch.targets[:, :-1], batch.tokens[:, 1:]
         ends = following == ord(" ")
-        assert ((targets == UNASKED) | (targets == following) | ends).all()
+        assert ((targets == IGNORED) | (targets == following) | ends).all()
 
 
 @pytest.mark.parametrize("name", list(TASKS))
@@ -68,7 +68,7 @@ def test_training_sees_every_size_up_to_its_length_and_none_beyond(name):
     for step in range(200):
         batch = task.training_batch(0, step, 2, length)
         assert batch.tokens.shape == (2, length)
-        last = (batch.targets != UNASKED).any(0).nonzero().max().item()
+        last = (batch.targets != IGNORED).any(0).nonzero().max().item()
         spaces.add(last)
     assert max(spaces) >= length - 3
     assert min(spaces) <= task.minimum_length + 2
@@ -150,23 +150,23 @@ def test_every_length_is_tested_on_the_same_bytes(length):
     task, config = Language(load_corpus()), config_of(8192, *LENGTHS)
     targets = task.test_sequences(config, 512).targets
     assert targets.shape == (16, 512)
-    assert (targets != UNASKED).all()
+    assert (targets != IGNORED).all()
     batch = task.test_sequences(config, length)
-    assert torch.equal(batch.targets[batch.targets != UNASKED], targets.flatten())
+    assert torch.equal(batch.targets[batch.targets != IGNORED], targets.flatten())
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_position_is_tested_equally_often(length):
     config = config_of(50_000, *LENGTHS)
     targets = Language(counted_text(100_000)).test_sequences(config, length).targets
-    times = (targets != UNASKED).sum(0)
+    times = (targets != IGNORED).sum(0)
     assert times.max() - times.min() <= 1
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_target_is_preceded_by_the_text_that_comes_before_it(length):
     batch = Language(counted_text(3000)).test_sequences(config_of(2048, *LENGTHS), length)
-    asked = batch.targets != UNASKED
+    asked = batch.targets != IGNORED
     for tokens, targets, row in zip(batch.tokens, batch.targets, asked, strict=True):
         last = row.nonzero().max().item()
         assert (tokens[: last + 1].diff().remainder(251) == 1).all()  # without a gap
@@ -267,7 +267,7 @@ def test_the_baseline_of_flip_flops_is_how_often_each_bit_has_come():
     batch = task.test_sequences(config_of(64 * 40), 40)
     for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
         text = read(tokens)
-        for at in (targets != UNASKED).nonzero()[:, 0].tolist():
+        for at in (targets != IGNORED).nonzero()[:, 0].tolist():
             given, seen = chr(targets[at]), text[: at + 1]
             same, other = seen.count(given), seen.count("0" if given == "1" else "1")
             loss -= math.log((same + 1) / (same + other + 2))

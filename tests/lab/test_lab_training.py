@@ -16,7 +16,7 @@ from lab_cases import numbers, some_text, tiny
 
 from ordinate.lab.config import RunConfig
 from ordinate.lab.corpus import load_corpus
-from ordinate.lab.records import Mark, read_run
+from ordinate.lab.records import MetricsPrefix, read_run
 from ordinate.lab.run import build, checkpoint, train
 from ordinate.lab.run.build import learning_rate, make_model, make_optimizer, make_task
 from ordinate.lab.run.progress import PlainProgress, Progress
@@ -186,7 +186,7 @@ def test_damage_to_an_unfinished_run_is_named_and_the_run_starts_again(tmp_path,
     directory = tmp_path / "rope-0"
     with pytest.raises(Stopped):
         train_and_evaluate(tiny(), directory, observers=[stop_after(9)])
-    assert checkpoint.load(directory / "checkpoint.safetensors").mark.lines == 7
+    assert checkpoint.load(directory / "checkpoint.safetensors").prefix.lines == 7
     DAMAGES[damage](directory)
     listener = Listener()
     train_and_evaluate(tiny(), directory, listener)
@@ -430,13 +430,13 @@ def test_a_checkpoint_brings_back_weights_moments_and_step(tmp_path):
     model(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
     optimizer.step()
     saved = checkpoint.State(
-        config, 1, 2.5, Mark(3, "of three lines"), checkpoint.capture(model, optimizer)
+        config, 1, 2.5, MetricsPrefix(3, "of three lines"), checkpoint.capture(model, optimizer)
     )
     checkpoint.save(saved, tmp_path / "c.safetensors")
     other = make_model(tiny("learned", seed=3))
     twin = make_optimizer(other, config)
     state = checkpoint.load(tmp_path / "c.safetensors")
-    assert (state.config, state.step, state.seconds, state.mark) == (config, 1, 2.5, saved.mark)
+    assert (state.config, state.step, state.seconds, state.prefix) == (config, 1, 2.5, saved.prefix)
     checkpoint.restore(state, other, twin)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -23,7 +23,7 @@ from ordinate.lab.records import Sweep, read_runs
 from ordinate.lab.run import checkpoint, sweep, workers
 from ordinate.lab.run.failures import RunFailed, as_raised
 from ordinate.lab.run.progress import PlainProgress, Progress
-from ordinate.lab.run.stopping import asked_to_stop
+from ordinate.lab.run.stopping import stop_requests
 from ordinate.lab.run.sweep import check_memory, how_many_at_once, plan, run_all
 from ordinate.lab.run.workers import usable_cores
 
@@ -147,7 +147,7 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_while_a_process_starts_is_noted_after_it():
-    with pytest.raises(KeyboardInterrupt), asked_to_stop() as asked:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), stop_requests() as asked:  # noqa: PT012
         with workers._no_ctrl_c_for_the_new():
             # To this thread: another one, of the process's own, may be the one that a terminal's reaches.
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)
@@ -243,9 +243,9 @@ class Silent(Progress):
 
 
 def test_bars_and_lines_of_runs_side_by_side_do_not_mix(capsys):
-    assert Silent().beside().__class__ is Silent
+    assert Silent().for_one_run().__class__ is Silent
     progress = PlainProgress(every=0.0)
-    one, two = progress.beside(), progress.beside()
+    one, two = progress.for_one_run(), progress.for_one_run()
     one.begin("one", "training", 4)
     two.begin("two", "training", 8)
     one.update(3)

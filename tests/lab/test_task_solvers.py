@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from ordinate.lab.config import RunConfig
-from ordinate.lab.tasks import TASKS, UNASKED, Problem
+from ordinate.lab.tasks import IGNORED, TASKS, Problem
 
 LENGTHS = (64, 65, 128, 256, 512, 1000)
 
@@ -160,7 +160,7 @@ def questions(task: Problem, length: int, count: int, variant: str) -> list[tupl
     ):
         text, places = [*tokens, ord(" ")], []
         for at, target in enumerate(targets, 1):
-            if target != UNASKED:
+            if target != IGNORED:
                 text[at] = target
                 places.append(at)
         found.append((bytes(text).decode(), places))

@@ -160,7 +160,7 @@ def _compare(
     from ..lab.run.failures import RunFailed
     from ..lab.run.processes import Processes
     from ..lab.run.progress import PlainProgress, Progress, RichProgress
-    from ..lab.run.sweep import check_memory, check_room, how_many_at_once, run_all, unreached
+    from ..lab.run.sweep import check_memory, check_room, how_many_at_once, run_all, untrained_rows
 
     if resume:
         sweep = _resumed(out, names, preset, seeds, given, cluster is not None)
@@ -184,7 +184,7 @@ def _compare(
     except ValueError as error:
         raise Misuse(_in_options(str(error)), _HELP) from None
     processes = Processes.join(device)
-    out = processes.share(out or _RUNS / time.strftime("%Y-%m-%d-%H%M%S"))
+    out = processes.broadcast(out or _RUNS / time.strftime("%Y-%m-%d-%H%M%S"))
     assert out is not None
     again = f"ordinate compare --resume --out {shlex.quote(str(out))}"
     progress: Progress
@@ -198,7 +198,7 @@ def _compare(
                 check_memory(sweep, workers)
             check_room(sweep, out, workers)
         with progress:
-            for sentence in unreached(sweep):
+            for sentence in untrained_rows(sweep):
                 progress.say(sentence)
             if cluster is None:
                 run_all(
@@ -222,7 +222,7 @@ def _compare(
         print(f"\nstopped; {again} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
-        processes.leave()
+        processes.close()
     if processes.main:
         _present(out, as_json, report, again)
 
@@ -259,7 +259,7 @@ def _resumed(
 ):  # fmt: skip
     """A comparison on disk, with encodings or seeds added to it if asked."""
     from ..checks import check_positive_int
-    from ..lab.config import RunConfig, distinct
+    from ..lab.config import RunConfig, distinct_specs
     from ..lab.records import Sweep
     from ..lab.run.build import make_task
     from ..lab.run.sweep import check_arms, check_config
@@ -273,7 +273,7 @@ def _resumed(
         config = RunConfig.from_dict({"spec": "none", "seed": 0, **sweep.settings})
         check_config(config, elsewhere=elsewhere)
         make_task(config)
-        arms = distinct((*sweep.arms, *names))
+        arms = distinct_specs((*sweep.arms, *names))
         check_arms(arms, config)
         check_positive_int("seeds", 1 if seeds is None else seeds)
         for name, value in given.items():
@@ -296,14 +296,14 @@ def _resumed(
 
 def _check_as_before(name: str, value: Any, config: Any, out: Path) -> None:
     """A setting that is given again must be the one on disk."""
-    from ..lab.corpus import whole_paths
+    from ..lab.corpus import absolute_paths
 
     held = getattr(config, name)
     if name == "lengths":
         named = _lengths(value, {"train_length": config.train_length}, "quick")
         value = tuple(sorted({config.train_length, *named}))
     elif name == "text":
-        value = whole_paths(value)
+        value = absolute_paths(value)
     if value != held:
         raise _differs(_option(name), held, out, value)
 

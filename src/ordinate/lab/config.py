@@ -134,7 +134,7 @@ class RunConfig:
         values = dataclasses.asdict(self)
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
-    def check_recipe(self) -> None:
+    def check_format(self) -> None:
         """Records of an older format can be read, but what they had begun cannot be gone on with.
 
         Raises:
@@ -188,14 +188,14 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def distinct(specs: Iterable[str]) -> tuple[str, ...]:
+def distinct_specs(specs: Iterable[str]) -> tuple[str, ...]:
     """Specs without those that only spell an encoding in another way.
 
     Raises:
         ValueError: A spec cannot be read.
 
     Example:
-        >>> distinct(["rope", " ROPE", "rope:base=1e6", "rope:base=1000000", "nope", "none"])
+        >>> distinct_specs(["rope", " ROPE", "rope:base=1e6", "rope:base=1000000", "nope", "none"])
         ('rope', 'rope:base=1e6', 'nope')
     """
     found: dict[str, str] = {}

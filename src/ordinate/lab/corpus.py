@@ -52,7 +52,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
 
-def whole_paths(text: Iterable[str]) -> tuple[str, ...]:
+def absolute_paths(text: Iterable[str]) -> tuple[str, ...]:
     """Paths as records keep them, the same from any folder.
 
     Raises:

@@ -43,7 +43,7 @@ Files are written whole or not at all (a temporary file, fsync, rename); only ``
 A run without ``result.json`` is unfinished. One that is over is ``finished``, or ``diverged``: training gave
 a loss or a gradient that is no number, which is a result too, but has no place in a mean. A run is
 damaged when a file does not have its recorded SHA-256 or its lines are not those of its config
-(`soundness`); or, while it is unfinished, when the lines its checkpoint stands for are not the lines on
+(`record_checks`); or, while it is unfinished, when the lines its checkpoint stands for are not the lines on
 disk. A damaged run is named and run again, and never averaged in. Weights may be deleted to save room:
 nothing is computed from them.
 """
@@ -62,9 +62,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..files import disk_full_named, write_file
-from .config import RunConfig, distinct, run_names
-from .reading import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
+from .config import RunConfig, distinct_specs, run_names
 from .record_checks import check_environments, check_lines, check_result
+from .strict_json import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
 
 Metric = dict[str, Any]
 #: Runs of one comparison.
@@ -101,7 +101,7 @@ class Sweep:
                 f"arms times seeds must be at most {MOST_RUNS} runs, "
                 f"got {len(self.arms)} times {len(self.seeds)}"
             )
-        if not self.arms or len(distinct(self.arms)) != len(self.arms):
+        if not self.arms or len(distinct_specs(self.arms)) != len(self.arms):
             raise ValueError(f"arms must be different encodings, got {list(self.arms)!r:.200}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be different numbers, got {list(self.seeds)!r:.200}")
@@ -280,14 +280,14 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
 
 
 @dataclass(frozen=True)
-class Mark:
+class MetricsPrefix:
     """The first lines of a ``metrics.jsonl``: how many, and their SHA-256."""
 
     lines: int = 0
     sha256: str = hashlib.sha256().hexdigest()
 
 
-def marked_lines(path: Path, mark: Mark) -> bytes:
+def prefix_lines(path: Path, mark: MetricsPrefix) -> bytes:
     """The lines that a checkpoint stands for; what was written after them comes again.
 
     Raises:
@@ -309,8 +309,8 @@ class MetricsFile:
     written after it, for they will come again.
     """
 
-    def __init__(self, path: Path, mark: Mark | None = None) -> None:
-        kept = marked_lines(path, mark or Mark())
+    def __init__(self, path: Path, mark: MetricsPrefix | None = None) -> None:
+        kept = prefix_lines(path, mark or MetricsPrefix())
         self.path = path
         self.metrics = list(parse_metrics(kept))
         self._digest = hashlib.sha256(kept)
@@ -333,11 +333,11 @@ class MetricsFile:
     def of_kind(self, kind: str) -> list[Metric]:
         return [metric for metric in self.metrics if metric["kind"] == kind]
 
-    def mark(self) -> Mark:
+    def prefix(self) -> MetricsPrefix:
         """All lines so far, which are on the disk by then: a checkpoint is never ahead of its metrics."""
         with disk_full_named(self.path):
             os.fsync(self._file.fileno())
-        return Mark(len(self.metrics), self._digest.hexdigest())
+        return MetricsPrefix(len(self.metrics), self._digest.hexdigest())
 
     def close(self) -> None:
         self._file.close()

@@ -24,7 +24,7 @@ from .corpus import Corpus, bigram_loss
 from .seeds import generator
 
 #: The target of a token whose successor is not asked for.
-UNASKED = -1
+IGNORED = -1
 
 
 #: Sequences of a problem that each length is tested on, at least.
@@ -106,7 +106,7 @@ class Language(Task):
         at = torch.tensor(begins)[:, None] + torch.arange(length)
         asked = (at >= torch.tensor(firsts)[:, None]) & (at < torch.tensor(firsts)[:, None] + longest)
         at.clamp_(max=len(text) - 2)  # nobody asks for what comes after the last stretch
-        return Batch(text[at], torch.where(asked, text[at + 1], UNASKED))
+        return Batch(text[at], torch.where(asked, text[at + 1], IGNORED))
 
     def controlled(self, config: RunConfig) -> Int[Tensor, "stretches targets"]:
         """The targets of each stretch that have a control, by number; others from stretch to stretch."""
@@ -126,7 +126,7 @@ class Language(Task):
         return text[at[:, None] + torch.arange(1 - config.train_length, 1)], text[at + 1]
 
     def baseline(self, tests: Batch) -> Baseline:
-        asked = tests.targets != UNASKED
+        asked = tests.targets != IGNORED
         return Baseline(
             "byte bigram", bigram_loss(self.corpus, tests.targets[asked], tests.tokens[asked])
         )
@@ -178,7 +178,7 @@ class Problem(Task):
         return _padded(*self.sample(generator(variant, length), count, length, variant), length)
 
     def baseline(self, tests: Batch) -> Baseline:
-        answer = 1 if self.measure == "accuracy" else (tests.targets != UNASKED).sum(1).min().item()
+        answer = 1 if self.measure == "accuracy" else (tests.targets != IGNORED).sum(1).min().item()
         return Baseline("guessing", math.log(self.choices), self.choices**-answer)
 
 
@@ -332,7 +332,7 @@ class Induction(Problem):
 
     def baseline(self, tests: Batch) -> Baseline:
         """Guess among the letters that came least often: all that is known without looking where they stand."""
-        asked = tests.targets != UNASKED
+        asked = tests.targets != IGNORED
         counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked]
         counts[counts == 0] = tests.tokens.shape[1]
         possible = (counts == counts.min(1, keepdim=True).values).sum(1).double()
@@ -387,7 +387,7 @@ class FlipFlop(Problem):
 
     def baseline(self, tests: Batch) -> Baseline:
         """Guess by how often each bit has come: all that is known without looking at the instructions."""
-        asked = tests.targets != UNASKED
+        asked = tests.targets != IGNORED
         bits = torch.stack([tests.tokens == ord(bit) for bit in "01"], dim=2)
         counts = bits.cumsum(1)[asked].double()
         answers = (tests.targets[asked] - ord("0"))[:, None]
@@ -422,8 +422,8 @@ def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor
 def _padded(text: Tensor, asked: Tensor, length: int) -> Batch:
     """Tokens and targets of one length, filled up with spaces that nobody asks for."""
     tokens = torch.full((text.shape[0], length), ord(" "))
-    targets = torch.full_like(tokens, UNASKED)
+    targets = torch.full_like(tokens, IGNORED)
     filled = text.shape[1] - 1
     tokens[:, :filled] = text[:, :-1]
-    targets[:, :filled] = torch.where(asked[:, 1:], text[:, 1:], UNASKED)
+    targets[:, :filled] = torch.where(asked[:, 1:], text[:, 1:], IGNORED)
     return Batch(tokens, targets)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...extras import how_to_install
 from ...files import write_file
-from ..reading import read_bytes
+from ..strict_json import read_bytes
 from .figures import charts
 from .gather import LeftOut, gather
 from .markdown import build_markdown

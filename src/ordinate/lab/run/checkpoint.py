@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ...files import write_file
 from ..config import RunConfig
-from ..reading import open_regular, parse
-from ..records import Mark
+from ..records import MetricsPrefix
+from ..strict_json import open_regular, parse
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -24,13 +24,13 @@ class State:
 
     Attributes:
         config: Whose state this is.
-        mark: The lines of the metrics that led to it.
+        prefix: The lines of the metrics that led to it.
     """
 
     config: RunConfig
     step: int
     seconds: float
-    mark: Mark
+    prefix: MetricsPrefix
     tensors: dict[str, Tensor]
 
 
@@ -61,7 +61,7 @@ def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 def save(state: State, path: Path) -> None:
     about = {
         "config": json.dumps(state.config.to_dict()), "step": str(state.step),
-        "seconds": repr(state.seconds), "lines": str(state.mark.lines), "metrics": state.mark.sha256,
+        "seconds": repr(state.seconds), "lines": str(state.prefix.lines), "metrics": state.prefix.sha256,
     }  # fmt: skip
     save_tensors(state.tensors, path, about)
 
@@ -91,7 +91,7 @@ def load(path: Path) -> State:
         whole = about.pop("sha256") == _digest(tensors, about)
         state = State(
             RunConfig.from_dict(parse(about["config"].encode(), "config")), int(about["step"]), float(about["seconds"]),
-            Mark(int(about["lines"]), about["metrics"]), tensors,
+            MetricsPrefix(int(about["lines"]), about["metrics"]), tensors,
         )  # fmt: skip
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error!r}") from None
@@ -113,7 +113,7 @@ def step_of(directory: Path) -> int:
         return 0
 
 
-def whence(directory: Path) -> str:
+def how_it_resumes(directory: Path) -> str:
     """The same in words."""
     step = step_of(directory)
     return (

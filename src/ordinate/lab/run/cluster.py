@@ -248,7 +248,7 @@ class _Dispatch:
                 self.failed.append(ClusterError(lost))
                 self.progress.say(f"{lost}{where}")
             else:
-                self.progress.say(f"{lost} and {checkpoint.whence(job.directory)}{where}")
+                self.progress.say(f"{lost} and {checkpoint.how_it_resumes(job.directory)}{where}")
                 self._send(job)
         else:
             self.progress.run_done()

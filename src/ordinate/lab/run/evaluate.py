@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...encoding import PositionEncoding
 from ..config import RunConfig
-from ..tasks import UNASKED, Batch, Language, Problem, Task
+from ..tasks import IGNORED, Batch, Language, Problem, Task
 from .model import Transformer, token_losses
 
 # Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
@@ -43,7 +43,7 @@ def evaluate(
         return {"length": length, **_nothing(), "refused": refused}
     batch = task.test_sequences(config, length)
     losses, right = _losses(model, batch, config)
-    asked = batch.targets != UNASKED
+    asked = batch.targets != IGNORED
     at = torch.arange(length).expand_as(asked)
     scored, score_error = _accuracy(task, right, asked)
     ends = asked & (at >= length - config.last_tokens)
@@ -117,7 +117,7 @@ def validation_loss(model: nn.Module, task: Task, config: RunConfig) -> float:
     batch = task.test_sequences(config, config.train_length)
     batch = Batch(*(part[::4] for part in batch))
     losses, _ = _losses(model, batch, config)
-    return (losses.sum() / (batch.targets != UNASKED).sum()).item()
+    return (losses.sum() / (batch.targets != IGNORED).sum()).item()
 
 
 def refusal(encoding: PositionEncoding, config: RunConfig, length: int) -> str | None:
@@ -180,7 +180,7 @@ def _variants(model: nn.Module, task: Task, config: RunConfig, length: int) -> d
     for variant in task.variants:
         batch = task.test_sequences(config, length, variant)
         _, right = _losses(model, batch, config)
-        found[variant] = list(_accuracy(task, right, batch.targets != UNASKED))
+        found[variant] = list(_accuracy(task, right, batch.targets != IGNORED))
     return found
 
 

@@ -29,7 +29,7 @@ class Processes:
             distributed.init_process_group("nccl" if device == "cuda" else "gloo")
         return cls(distributed.get_rank(), size)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         if self.size > 1:
             distributed.destroy_process_group()
 
@@ -37,7 +37,7 @@ class Processes:
     def main(self) -> bool:
         return self.rank == 0
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The main process's value, in every process."""
         if self.size == 1:
             return value
@@ -45,7 +45,7 @@ class Processes:
         distributed.broadcast_object_list(box)
         return box[0]
 
-    def total(self, value: Tensor) -> Tensor:
+    def sum_over_processes(self, value: Tensor) -> Tensor:
         """The sum of a tensor over all processes."""
         if self.size > 1:
             distributed.all_reduce(value)
@@ -59,7 +59,7 @@ class Processes:
         distributed.all_gather_object(found, here)
         return any(found)
 
-    def part(self, batch: Tensor) -> Tensor:
+    def own_rows(self, batch: Tensor) -> Tensor:
         """This process's share of the rows."""
         rows = batch.shape[0] // self.size
         return batch[self.rank * rows : (self.rank + 1) * rows]

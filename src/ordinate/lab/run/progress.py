@@ -23,7 +23,7 @@ class Progress:
     def run_done(self) -> None:
         """A run of the comparison is over."""
 
-    def beside(self) -> Progress:
+    def for_one_run(self) -> Progress:
         """For runs side by side, one for each at a time; they show what they show in the same place."""
         return self
 
@@ -78,7 +78,7 @@ class PlainProgress(Progress):
     def say(self, sentence: str) -> None:
         print(sentence, file=self.stream, flush=True)
 
-    def beside(self) -> PlainProgress:
+    def for_one_run(self) -> PlainProgress:
         return copy.copy(self)
 
 
@@ -137,7 +137,7 @@ class RichProgress(Progress):
     def run_done(self) -> None:
         self._bars.advance(self._all)
 
-    def beside(self) -> RichProgress:
+    def for_one_run(self) -> RichProgress:
         return copy.copy(self)  # with the same bars
 
 

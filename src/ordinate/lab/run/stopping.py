@@ -10,7 +10,7 @@ from types import FrameType
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
+def stop_requests() -> Iterator[Callable[[], bool]]:
     """Within the block SIGINT (Ctrl-C) and SIGTERM are noted, and KeyboardInterrupt comes at its end.
 
     Yields a function that says whether there was one, so that the block can save its work and leave early. A

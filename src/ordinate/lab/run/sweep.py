@@ -26,10 +26,10 @@ from ...entries import catalog, parse
 from ...files import DiskFull
 from ...memory import free_memory
 from .. import formats as words
-from ..config import RunConfig, distinct
-from ..corpus import load_corpus, whole_paths
-from ..reading import LARGEST_NUMBER, LARGEST_WHOLE
+from ..config import RunConfig, distinct_specs
+from ..corpus import absolute_paths, load_corpus
 from ..records import Sweep
+from ..strict_json import LARGEST_NUMBER, LARGEST_WHOLE
 from ..tasks import TASKS, Language
 from .build import make_encoding, make_model
 from .cost import least_training_memory, parameters_of
@@ -85,18 +85,18 @@ def plan(
     check_config(config, elsewhere=elsewhere)
     if config.task == "language":
         # Whole paths, so that the comparison can be gone on with from any folder.
-        config = dataclasses.replace(config, text=whole_paths(config.text))
+        config = dataclasses.replace(config, text=absolute_paths(config.text))
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
         config = dataclasses.replace(config, corpus=corpus.fingerprint, text_source=corpus.describe())
-    specs = distinct(arms or chosen.arms(config.train_length))
+    specs = distinct_specs(arms or chosen.arms(config.train_length))
     check_arms(specs, config)
     return Sweep(specs, tuple(range(count)), config.settings(), command, ordinate.__version__)
 
 
 def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     """Every setting that all runs share; on this machine its device too, unless it is used elsewhere."""
-    config.check_recipe()
+    config.check_format()
     if config.task not in TASKS:
         raise ValueError(f"unknown task {config.task!r}{nearest(config.task, TASKS)}")
     needed = TASKS[config.task].minimum_length
@@ -144,7 +144,7 @@ def check_arms(arms: Iterable[str], config: RunConfig) -> None:
             make_encoding(f"{spec}+{scaling}" if scaling else spec, config)
 
 
-def unreached(sweep: Sweep) -> list[str]:
+def untrained_rows(sweep: Sweep) -> list[str]:
     """A sentence for each arm whose table has rows that no distance of training reaches."""
     config, sentences = sweep.configs()[0], []
     for spec in sweep.arms:

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from ..config import RunConfig
 from ..record_checks import check_environments
 from ..records import (
-    Mark,
     Metric,
     MetricsFile,
-    marked_lines,
+    MetricsPrefix,
+    prefix_lines,
     read_json,
     read_run,
     remove_run,
     sha256_of,
     write_json,
 )
-from ..tasks import UNASKED
+from ..tasks import IGNORED
 from . import checkpoint
 from .build import learning_rate, make_encoding, make_model, make_optimizer, make_task
 from .cost import added_cost, parameters_of, training_memory
@@ -36,7 +36,7 @@ from .evaluate import evaluate, validation_loss, windowed_losses
 from .model import token_losses
 from .processes import Processes
 from .progress import Progress
-from .stopping import asked_to_stop
+from .stopping import stop_requests
 
 #: Called with every line of the metrics, those of an interrupted run first.
 Observer = Callable[[Metric], None]
@@ -74,12 +74,12 @@ def train_and_evaluate(
     """
     progress, processes = progress or Progress(), processes or Processes()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
-    if processes.share(processes.main and read_run(directory, config).over):
+    if processes.broadcast(processes.main and read_run(directory, config).over):
         return
-    config.check_recipe()
+    config.check_format()
     with _threads(config.threads):
         state = _prepare(config, directory, progress, processes) if processes.main else None
-        with _Run(config, directory, progress, processes, observers, processes.share(state)) as run:
+        with _Run(config, directory, progress, processes, observers, processes.broadcast(state)) as run:
             try:
                 run.train()
             except Diverged as diverged:
@@ -87,7 +87,7 @@ def train_and_evaluate(
             else:
                 run.evaluate()
                 run.finish("finished")
-    processes.share(None)  # nobody starts the next run before this one is on disk
+    processes.broadcast(None)  # nobody starts the next run before this one is on disk
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def _interrupted(
     state = checkpoint.load(path)
     if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
         raise ValueError("checkpoint.safetensors or config.json is of another run")
-    marked_lines(directory / "metrics.jsonl", state.mark)
+    prefix_lines(directory / "metrics.jsonl", state.prefix)
     places = read_json(directory / "environment.json")
     check_environments(places)
     return state, places
@@ -166,14 +166,14 @@ class _Run:
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.model = make_model(config).to(config.device)
         self.optimizer = make_optimizer(self.model, config)
-        self.step, self.seconds, self.mark = 0, 0.0, Mark()
+        self.step, self.seconds, self.prefix = 0, 0.0, MetricsPrefix()
         if state is not None:
             checkpoint.restore(state, self.model, self.optimizer)
-            self.step, self.seconds, self.mark = state.step, state.seconds, state.mark
+            self.step, self.seconds, self.prefix = state.step, state.seconds, state.prefix
 
     def __enter__(self) -> _Run:
         if self.processes.main:
-            self.metrics = MetricsFile(self.directory / "metrics.jsonl", self.mark)
+            self.metrics = MetricsFile(self.directory / "metrics.jsonl", self.prefix)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,7 +193,7 @@ class _Run:
         if config.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.progress.begin(self.directory.name, "training", config.steps, self.step)
-        with asked_to_stop() as asked:
+        with stop_requests() as asked:
             self._train(trained, asked)
         self.progress.end()
 
@@ -237,8 +237,8 @@ class _Run:
         """One step of the optimizer; its loss over the whole batch and the length of its gradient."""
         config = self.config
         batch = self.task.training_batch(config.seed, self.step, config.batch, config.train_length)
-        asked = (batch.targets != UNASKED).sum()
-        tokens, targets = (self.processes.part(part).to(config.device) for part in batch)
+        asked = (batch.targets != IGNORED).sum()
+        tokens, targets = (self.processes.own_rows(part).to(config.device) for part in batch)
         rate = learning_rate(config, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
@@ -250,7 +250,7 @@ class _Run:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return self.processes.total(loss.detach()), norm
+        return self.processes.sum_over_processes(loss.detach()), norm
 
     def _record(self, numbers: list[tuple[int, float, float]]) -> None:
         config = self.config
@@ -269,7 +269,7 @@ class _Run:
     def _validate(self) -> None:
         """One process looks, and all must know what it saw: they go on together or not at all."""
         main = self.processes.main
-        loss = self.processes.share(
+        loss = self.processes.broadcast(
             validation_loss(self.model, self.task, self.config) if main else None
         )
         _check_finite(self.step, "validation loss", loss)
@@ -277,7 +277,7 @@ class _Run:
             self._append(kind="validation", step=self.step, loss=loss)
 
     def _save(self) -> None:
-        mark = self.metrics.mark()  # first: a checkpoint stands for lines that are on the disk
+        mark = self.metrics.prefix()  # first: a checkpoint stands for lines that are on the disk
         tensors = checkpoint.capture(self.model, self.optimizer)
         state = checkpoint.State(self.config, self.step, self.seconds, mark, tensors)
         checkpoint.save(state, self.directory / "checkpoint.safetensors")
@@ -342,7 +342,7 @@ class _Run:
             return
         name, directory = self.directory.name, self.directory
         digests = {
-            "metrics.jsonl": self.metrics.mark().sha256
+            "metrics.jsonl": self.metrics.prefix().sha256
         }  # of what was written, not of what is there
         if state == "finished":
             weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}

@@ -31,7 +31,7 @@ from . import checkpoint
 from .failures import RunFailed, as_raised, log_failure, one_line
 from .progress import Progress
 from .run_lock import lock_run
-from .stopping import asked_to_stop
+from .stopping import stop_requests
 from .train import Observer, train_and_evaluate
 
 Observers = Callable[[Path], Iterable[Observer]]
@@ -125,10 +125,10 @@ class _Team:
         self.failed: list[BaseException] = []
 
     def run(self, workers: int) -> None:
-        with asked_to_stop() as asked:
+        with stop_requests() as asked:
             try:
                 for _ in range(min(workers, len(self.waiting))):
-                    self._hire(self.progress.beside())
+                    self._hire(self.progress.for_one_run())
                 while self.workers and not asked():
                     for connection in wait(list(self.workers), _LOOK_EVERY):
                         self._hear(self.workers[connection])  # type: ignore[index]
@@ -174,7 +174,7 @@ class _Team:
         worker.process.join()
         sentence = (
             f"{worker.directory.name} lost its process ({_end(worker.process.exitcode)}); when the comparison is "
-            f"resumed it {checkpoint.whence(worker.directory)}"
+            f"resumed it {checkpoint.how_it_resumes(worker.directory)}"
         )
         self.failed.append(RunFailed(sentence))
         self.progress.say(sentence)

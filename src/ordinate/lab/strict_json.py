@@ -2,7 +2,7 @@
 
 Records may come from another machine, a damaged disk or an upload. So a file must be a regular one and not too
 large, its text UTF-8, and its JSON must not be nested deeply nor hold a number that arithmetic cannot take. What the
-values mean is checked by those who use them (`soundness`, `RunConfig`, `Sweep`). What is written is read first.
+values mean is checked by those who use them (`record_checks`, `RunConfig`, `Sweep`). What is written is read first.
 """
 
 from __future__ import annotations
