@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ordinate
-from ordinate.verification.examples import example_specs
+from ordinate.entries import example_specs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README.zh.md", "docs/encodings.md")

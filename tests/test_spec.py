@@ -10,10 +10,8 @@ import pytest
 
 import ordinate
 from ordinate import catalog, create
-from ordinate.entries import parse
+from ordinate.entries import example_specs, parse
 from ordinate.spec import read_value
-from ordinate.table_size import numbers_in_table
-from ordinate.verification.examples import example_specs
 
 pytestmark = pytest.mark.plain
 
@@ -148,4 +146,4 @@ def test_the_size_of_every_table_is_known_before_it_is_made():
         encoding = create(name, **SIZES)
         held = sum(parameter.numel() for parameter in encoding.parameters())
         ((_, options),) = parse(name)
-        assert numbers_in_table(entry, options, SIZES) == held, name
+        assert entry.numbers_in_table(options, SIZES) == held, name

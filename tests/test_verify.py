@@ -12,9 +12,9 @@ from torch import nn
 import ordinate
 from ordinate import Combined, LinearBias, PositionEncoding, RoPE, Sinusoidal
 from ordinate.bias.types import DistanceBias
+from ordinate.entries import example_specs
 from ordinate.positions import Places, as_positions, resolve, sequential
 from ordinate.rotate.rotation import Rotation
-from ordinate.verification.examples import example_specs
 from ordinate.verification.order import _closest
 from ordinate.verification.properties import PROPERTIES, claims_of
 from ordinate.verification.report import Status

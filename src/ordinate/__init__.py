@@ -29,9 +29,10 @@ from .encoding import Along as Along
 from .encoding import Combined as Combined
 from .encoding import NoPE as NoPE
 from .encoding import PositionEncoding as PositionEncoding
-from .entries import Entry as Entry
 from .entries import catalog as catalog
 from .entries import create as create
+from .entries import register as register
+from .entry import Entry as Entry
 from .rotate.layout import to_half as to_half
 from .rotate.layout import to_interleaved as to_interleaved
 from .rotate.rope import RoPE as RoPE

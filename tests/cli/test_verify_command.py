@@ -17,7 +17,7 @@ from ordinate import cli
 from ordinate.cli import verify as command
 from ordinate.cli.app import run
 from ordinate.cli.render import together
-from ordinate.verification.examples import example_specs
+from ordinate.entries import example_specs
 from ordinate.verification.properties import PROPERTIES
 from ordinate.verification.report import Status
 

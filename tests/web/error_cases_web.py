@@ -11,7 +11,7 @@ from typing import Any
 
 from ordinate.web import records_zip, serve
 from ordinate.web.answers import parsed_config
-from ordinate.web.controls import CONTROLS, MAX_SPEC, _checked, number, spec_of
+from ordinate.web.controls import MAX_SPEC, _checked, all_controls, number, spec_of
 
 
 def serve_without_packages() -> Any:
@@ -41,8 +41,8 @@ def unpack_many() -> None:
 CASES = [
     ("page: an encoding there is not", lambda: spec_of("rop", "", {}), ValueError, r"encoding must be one of none, sinusoidal, .*, got 'rop'"),
     ("page: a spec without end", lambda: spec_of("spec", "x" * (MAX_SPEC + 1), {}), ValueError, r"spec must be at most 200 characters, got 201"),
-    ("page: a choice there is not", lambda: _checked(CONTROLS["layout"], "quarter"), ValueError, r"layout must be one of half, interleaved, got 'quarter'"),
-    ("page: a switch with a word", lambda: _checked(CONTROLS["symmetric"], "yes"), ValueError, r"symmetric must be true or false, got 'yes'"),
+    ("page: a choice there is not", lambda: _checked(all_controls()["layout"], "quarter"), ValueError, r"layout must be one of half, interleaved, got 'quarter'"),
+    ("page: a switch with a word", lambda: _checked(all_controls()["symmetric"], "yes"), ValueError, r"symmetric must be true or false, got 'yes'"),
     ("page: a number with a word", lambda: number("dim", "many", 2, 256, whole=True), ValueError, r"dim must be a number from 2 to 256, got 'many'"),
     ("page: a number beyond its bounds", lambda: number("dim", 1e9, 2, 256, whole=True), ValueError, r"dim must be from 2 to 256, got 1000000000"),
     ("page: half a head", lambda: number("heads", 1.5, 1, 32, whole=True), ValueError, r"heads must be a whole number, got 1.5"),

@@ -20,7 +20,7 @@ from ordinate import plots
 from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
 from ordinate.web import answers, words
-from ordinate.web.controls import CONTROLS, OWN, defaults_of, names, options_of, spec_of
+from ordinate.web.controls import OWN, all_controls, controls_of, defaults_of, names, spec_of
 from ordinate.web.records_zip import unpack
 
 LLAMA3 = {
@@ -41,7 +41,7 @@ def test_every_view_of_every_encoding_draws_the_librarys_numbers(encoding):
     assert first in kinds
     for kind in kinds:
         answer = ask(encoding, kind)
-        stretch = {"factor": CONTROLS["factor"].default} if kind == "scalings" else {}
+        stretch = {"factor": all_controls()["factor"].default} if kind == "scalings" else {}
         expected = plots.picture(encoding, kind, **answers.DEFAULTS, **stretch)
         assert answer.message == ""
         assert answer.picture is not None
@@ -58,10 +58,10 @@ def test_options_reach_the_encoding_and_the_command_draws_the_same():
     torch.testing.assert_close(series.y, 2 * math.pi / rope.inv_freq())
 
 
-@pytest.mark.parametrize("encoding", [name for name in names() if options_of(name)])
+@pytest.mark.parametrize("encoding", [name for name in names() if controls_of(name)])
 def test_every_option_can_be_moved_to_both_ends(encoding):
-    for option in options_of(encoding):
-        control = CONTROLS[option]
+    for option in controls_of(encoding):
+        control = all_controls()[option]
         ends = control.choices or ((control.low, control.high) if control.is_slider else (True, False))
         for value in ends:
             answer = ask(encoding, "scores", options={option: value, "scaling": "linear"})
@@ -125,7 +125,7 @@ _VALUES = st.one_of(
     encoding=st.one_of(st.sampled_from(names()), _VALUES),
     kind=_VALUES,
     typed=st.one_of(st.text(max_size=40), st.sampled_from(ODD)),
-    options=st.dictionaries(st.sampled_from(sorted(CONTROLS)), _VALUES),
+    options=st.dictionaries(st.sampled_from(sorted(all_controls())), _VALUES),
     sizes=st.dictionaries(st.sampled_from(sorted(answers.LIMITS)), _VALUES),
 )  # fmt: skip
 def test_whatever_is_sent_is_drawn_or_refused_in_one_line(encoding, kind, typed, options, sizes):
@@ -277,7 +277,7 @@ def test_every_text_has_both_languages():
     for key, (english, chinese) in words.TEXTS.items():
         assert english, key
         assert chinese, key
-    for control in (*CONTROLS, *answers.LIMITS):
+    for control in (*all_controls(), *answers.LIMITS):
         assert control in words.TEXTS
     for kind in plots.KINDS:
         assert f"kind_{kind}" in words.TEXTS

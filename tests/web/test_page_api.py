@@ -15,7 +15,7 @@ from ordinate import plots
 from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
 from ordinate.web import answers
-from ordinate.web.controls import CONTROLS, defaults_of
+from ordinate.web.controls import all_controls, defaults_of
 from ordinate.web.serve import MAX_SESSIONS
 
 # A server has to start, so the quick tests ask one question of each kind.
@@ -24,7 +24,9 @@ slow = pytest.mark.slow
 
 def given(encoding: str, kind: str, language: str = "English", typed: str = "", **changes) -> list:
     start = defaults_of(encoding) if encoding in ordinate.catalog else {}
-    options = [changes.get(name, start.get(name, control.default)) for name, control in CONTROLS.items()]
+    options = [
+        changes.get(name, start.get(name, control.default)) for name, control in all_controls().items()
+    ]
     sizes = [changes.get(name, value) for name, value in answers.DEFAULTS.items()]
     return [language, encoding, kind, typed, *options, *sizes]
 
@@ -93,13 +95,13 @@ def test_choosing_another_encoding_brings_its_options_and_views(server):
     answer = server.call(
         "choose_a", *given("rope", "rotation")[:1], "shaw", *given("rope", "rotation")[2:]
     )
-    _, view, *options = answer[: 2 + len(CONTROLS)]
-    assert [name for name, option in zip(CONTROLS, options, strict=True) if option.get("visible")] == [
-        "max_distance"
-    ]
-    assert options[list(CONTROLS).index("max_distance")]["value"] == 16
+    _, view, *options = answer[: 2 + len(all_controls())]
+    assert [
+        name for name, option in zip(all_controls(), options, strict=True) if option.get("visible")
+    ] == ["max_distance"]
+    assert options[list(all_controls()).index("max_distance")]["value"] == 16
     assert [kind for _, kind in view["choices"]] == plots.kinds_of(plots.View().encoding("shaw"))
-    drawn = figure(answer[2 + len(CONTROLS)])
+    drawn = figure(answer[2 + len(all_controls())])
     expected = plots.picture("shaw", "bias", **answers.DEFAULTS)
     assert [numbers(row) for row in drawn["data"][0]["z"]] == expected.panels[0].matrix.tolist()
 

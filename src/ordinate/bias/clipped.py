@@ -43,6 +43,10 @@ class ClippedBias(PositionEncoding):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
+    def buckets(self, distances: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """The row of ``weight`` for each distance ``query - key``."""
+        return distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
+
     def bias(
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 
 import typer
@@ -10,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..encoding import NoPE
-from ..entries import Entry, catalog
+from ..entries import catalog
+from ..entry import Entry
 
 _EPILOG = """Examples:
 
@@ -60,7 +59,6 @@ def list_command(
 
 
 def _as_dict(entry: Entry) -> dict[str, object]:
-    options = [] if entry.cls is NoPE else list(inspect.signature(entry.cls).parameters)
     return {
         "name": entry.name,
         "class": entry.cls.__name__,
@@ -70,7 +68,7 @@ def _as_dict(entry: Entry) -> dict[str, object]:
         "paper": entry.paper,
         "formula": entry.formula,
         "used_by": entry.used_by,
-        "options": options,
+        "options": list(entry.parameters),
     }
 
 

@@ -15,10 +15,8 @@ from rich.text import Text
 
 from ..checks import check_at_most, check_positive_int
 from ..encoding import PositionEncoding
-from ..entries import create, parse
-from ..table_size import numbers_in_table
+from ..entries import create, example_specs, parse
 from ..verification.api import select, verify
-from ..verification.examples import example_specs
 from ..verification.properties import PROPERTIES, Property
 from ..verification.report import VerifyReport
 from .errors import Misuse, in_options
@@ -149,7 +147,7 @@ def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, Positi
 def _check_tables(spec: str, sizes: dict[str, int]) -> None:
     """The table of an encoding, and the keys a bias is measured with, must be of a sensible size."""
     for entry, options in parse(spec):
-        numbers = numbers_in_table(entry, options, sizes)
+        numbers = entry.numbers_in_table(options, sizes)
         check_at_most(f"numbers in the table of {entry.name}", numbers, _LARGEST_TABLE)
         if entry.hook == "bias":  # which is followed over all of the training length
             keys = sizes["max_positions"] * sizes["num_heads"] * sizes["head_dim"]

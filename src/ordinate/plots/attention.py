@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..attending.api import attention
-from ..bias.alibi import ALiBi
 from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding
 from ..verification.observe import causal_only
@@ -77,18 +76,17 @@ def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int =
 
 
 def both_ways(encoding: PositionEncoding) -> PositionEncoding:
-    """The encoding as it is without a causal mask: ALiBi symmetric, others as they are (T5 of one direction needs one).
+    """The encoding for attention without a causal mask: a part with an option ``symmetric`` has it switched on.
 
-    A mask tells the order of the words by itself; with it, what the encoding tells could not be seen.
+    A mask shows the order of the words by itself, and would hide what the encoding shows of it.
     """
-    one_way = [m for m in encoding.modules() if isinstance(m, ALiBi) and not m.symmetric]
-    if not one_way:
+    if not any(getattr(part, "symmetric", None) is False for part in encoding.modules()):
         return encoding
-    turned = copy.deepcopy(encoding)
-    for module in turned.modules():
-        if isinstance(module, ALiBi):
-            module.symmetric = True
-    return turned
+    changed = copy.deepcopy(encoding)
+    for part in changed.modules():
+        if getattr(part, "symmetric", None) is False:
+            part.symmetric = True  # type: ignore[assignment]
+    return changed
 
 
 def draw(plain: Shuffle, placed: Shuffle, subject: str, means: str = "") -> Picture:

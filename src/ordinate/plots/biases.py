@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..bias.alibi import ALiBi
-from ..bias.clipped import ClippedBias
-from ..bias.t5 import T5Bias
 from ..encoding import PositionEncoding
+from ..entries import entry_of
 from ..verification.observe import bias_by_distance, causal_only
 from ..walkthrough.biases import dense_bias
 from ..walkthrough.setting import Example
 from .pictures import Axis, Bars, Heatmap, Lines, Picture, Series
-from .view import View, joined
+from .view import View, joined, part_with
 
 _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
@@ -22,16 +20,9 @@ _MATRIX = 64  # tokens a matrix shows at most: more could not be told apart
 _ANNOTATED = 24  # tokens up to which a number fits into its cell
 
 
-def part(encoding: PositionEncoding, *classes: type) -> PositionEncoding | None:
-    """The first part of an encoding of one of these classes."""
-    return next((m for m in encoding.modules() if isinstance(m, classes)), None)  # type: ignore[return-value]
-
-
 def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """How steeply each head falls."""
-    alibi = part(encoding, ALiBi)
-    assert isinstance(alibi, ALiBi)
-    values = alibi.slopes_on(torch.device("cpu"), torch.float64).detach()
+    values = part_with(encoding, "slopes").slopes_on(torch.device("cpu"), torch.float64).detach()
     names = tuple(str(head) for head in range(len(values)))
     panel = Bars(names, values, Axis("head"), Axis("slope (logits per position)", log=True))
     return Picture("slopes", subject, "the slope of each head", (panel,))
@@ -40,14 +31,14 @@ def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
 def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """Which row of its table each query and key look up."""
     places = view.places(encoding, _ANNOTATED, _MATRIX)  # enough to see distances share a T5 bucket
-    table = part(encoding, T5Bias, ClippedBias)
-    assert isinstance(table, (T5Bias, ClippedBias))
-    value = "bucket" if isinstance(table, T5Bias) else "row"
-    rows = _rows(table, places[:, None] - places)
+    part = part_with(encoding, "buckets")
+    entry = entry_of(part)
+    value = entry.table.row if entry and entry.table else "row"
+    rows = part.buckets(places[:, None] - places)
     panel = Heatmap(
         rows, _KEY, _QUERY, value, 0.0, float(rows.amax()), annotated=len(places) <= _ANNOTATED
     )
-    past = _rows(table, torch.arange(2 * table.max_distance + 2))
+    past = part.buckets(torch.arange(2 * part.max_distance + 2))
     first = int((past[1:] == past[:-1]).nonzero()[0])
     last = int((past == past[-1]).nonzero()[0])
     shared = (
@@ -57,13 +48,6 @@ def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     )
     note = joined(f"{shared}; all from {last} on share the last", view.left_out(len(places)))
     return Picture("buckets", subject, f"the {value} of each query and key", (panel,), note)
-
-
-def _rows(table: T5Bias | ClippedBias, distances: Tensor) -> Tensor:
-    """Which row of its table each distance looks up."""
-    if isinstance(table, T5Bias):
-        return table.buckets(distances)
-    return distances.clamp(-table.max_distance, table.max_distance) + table.max_distance
 
 
 def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:

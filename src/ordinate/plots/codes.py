@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ..embed.sinusoidal import Sinusoidal
 from ..encoding import PositionEncoding
 from ..verification.observe import codes
 from .pictures import Axis, Heatmap, Lines, Picture, Series
@@ -19,7 +18,7 @@ def code_map(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """Every channel of every position."""
     matrix = _codes(encoding, view, view.places(encoding, 64))
     panel = Heatmap(matrix, _CHANNEL, _POSITION, _VALUE.label, -_reach(matrix), _reach(matrix))
-    fast_to_slow = isinstance(encoding, Sinusoidal) and encoding.layout == "interleaved"
+    fast_to_slow = hasattr(encoding, "inv_freq") and getattr(encoding, "layout", "") == "interleaved"
     note = (
         "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart"
     )

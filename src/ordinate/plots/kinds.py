@@ -6,18 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..bias.alibi import ALiBi
-from ..bias.clipped import ClippedBias
-from ..bias.t5 import T5Bias
-from ..embed.learned import Learned
-from ..embed.sinusoidal import Sinusoidal
 from ..encoding import Combined, PositionEncoding
-from ..rotate.rope import RoPE
+from ..entries import entry_of
 from ..verification.observe import hooks_of
 from ..verification.spectrum import declared_frequencies
 from . import attention, biases, codes, rotations, scores
 from .pictures import Picture
-from .view import View
+from .view import View, part_with
 
 
 @dataclass(frozen=True)
@@ -37,28 +32,24 @@ def _has(hook: str) -> Callable[[PositionEncoding], bool]:
     return lambda encoding: hook in hooks_of(encoding)
 
 
-def _contains(*classes: type) -> Callable[[PositionEncoding], bool]:
-    return lambda encoding: biases.part(encoding, *classes) is not None
-
-
-def _turns(encoding: PositionEncoding) -> bool:
-    return rotations.rope_of(encoding) is not None
+def _special(kind: str) -> Callable[[PositionEncoding], bool]:
+    return lambda encoding: part_with(encoding, kind) is not None
 
 
 _KINDS = (
     Kind("codes", "the code of each position as a map", codes.code_map, _has("embed")),
     Kind("channels", "some channels of the code along the positions", codes.channels, _has("embed"), "channels"),
     Kind("profile", "the code of some positions across channels", codes.profile, _has("embed"), "at"),
-    Kind("rotation", "pairs turning in the plane; moves in html", rotations.plane, _turns, "pairs"),
-    Kind("waves", "the cosines of some pairs along the positions", rotations.waves, _turns, "pairs"),
+    Kind("rotation", "pairs turning in the plane; moves in html", rotations.plane, _special("rotation"), "pairs"),
+    Kind("waves", "the cosines of some pairs along the positions", rotations.waves, _special("waves"), "pairs"),
     Kind("wavelengths", "the wavelength of each pair beside the training length", rotations.wavelengths,
          lambda encoding: declared_frequencies(encoding) is not None),
-    Kind("scalings", "wavelengths under linear, NTK, YaRN and Llama 3, side by side", rotations.scalings, _turns,
-         "factor"),
+    Kind("scalings", "wavelengths under linear, NTK, YaRN and Llama 3, side by side", rotations.scalings,
+         _special("scalings"), "factor"),
     Kind("bias", "the matrix each head adds to the scores", biases.matrices, _has("bias")),
     Kind("distance", "what each head adds, by distance", biases.by_distance, _has("bias")),
-    Kind("slopes", "ALiBi's slope of each head", biases.slopes, _contains(ALiBi)),
-    Kind("buckets", "the bucket or row of each query and key", biases.buckets, _contains(T5Bias, ClippedBias)),
+    Kind("slopes", "ALiBi's slope of each head", biases.slopes, _special("slopes")),
+    Kind("buckets", "the bucket or row of each query and key", biases.buckets, _special("buckets")),
     Kind("scores", "score against distance", scores.scores, lambda encoding: True),
     Kind("attention", "attention before and after shuffling words", attention.experiment, lambda encoding: True,
          "text"),
@@ -66,16 +57,6 @@ _KINDS = (
 
 #: Name → `Kind`.
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
-
-_DEFAULTS: dict[type, str] = {
-    Sinusoidal: "codes",
-    Learned: "codes",
-    RoPE: "rotation",
-    ALiBi: "bias",
-    T5Bias: "buckets",
-    ClippedBias: "distance",
-    Combined: "scores",
-}
 
 
 def kinds_of(encoding: PositionEncoding) -> list[str]:
@@ -90,7 +71,10 @@ def kinds_of(encoding: PositionEncoding) -> list[str]:
 
 def default_kind(encoding: PositionEncoding) -> str:
     """The picture that says most about an encoding."""
-    if isinstance(encoding, RoPE) and encoding.scaling is not None:
+    if getattr(encoding, "scaling", None) is not None:
         return "wavelengths"
-    preferred = _DEFAULTS.get(type(encoding))
-    return preferred or next(name for name in ("codes", "bias", "scores") if name in kinds_of(encoding))
+    if isinstance(encoding, Combined):
+        return "scores"
+    entry = entry_of(encoding)
+    preferred = entry.pictures if entry else ()
+    return next(name for name in (*preferred, "codes", "bias", "scores") if name in kinds_of(encoding))

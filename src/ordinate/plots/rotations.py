@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import scaling
 from ..encoding import PositionEncoding
-from ..rotate.rope import RoPE
 from ..verification.spectrum import declared_frequencies
 from ..walkthrough.rotary import pairs_of_channels
 from .pictures import Axis, Lines, Mark, Picture, Plane, Series
-from .view import View
+from .view import View, part_with
 
 _POSITION = Axis("position")
 _PAIR = Axis("pair")
 _WAVELENGTH = Axis("wavelength (positions)", log=True)
 
 
-def rope_of(encoding: PositionEncoding) -> RoPE | None:
-    """The rotation in an encoding, by itself or among others."""
-    return next((module for module in encoding.modules() if isinstance(module, RoPE)), None)
-
-
 def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """Where a query of ones on its first channel of each pair comes to stand, position by position."""
-    rope = _rope(encoding)
+    rope = part_with(encoding, "rotation")
     places = view.places(encoding, 24, most=256)
     x = torch.zeros(1, 1, len(places), rope.head_dim, dtype=torch.float64)
     channels = pairs_of_channels(rope)
@@ -50,7 +45,7 @@ def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
 
 def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """The cosine of the angle of a few pairs."""
-    rope = _rope(encoding)
+    rope = part_with(encoding, "waves")
     places = view.places(encoding, 256)
     rotation = rope.at(places, lengths=_length(rope, view))
     cos, _ = rotation.cos_sin(torch.float64)
@@ -71,25 +66,27 @@ def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
 
 def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """How many positions each pair takes for a turn, beside the training length."""
-    rope = rope_of(encoding)
-    told = declared_frequencies(encoding, _length(encoding, view))
-    assert told is not None
-    pairs = torch.arange(len(told))
-    series = [Series("wavelength", pairs, _wavelength(told), points=True)]
-    if rope is not None and rope.scaling is not None:
+    rope: Any = next(
+        (part for part in encoding.modules() if getattr(part, "scaling", None) is not None), None
+    )
+    stated = declared_frequencies(encoding, _length(encoding, view))
+    assert stated is not None
+    pairs = torch.arange(len(stated))
+    series = [Series("wavelength", pairs, _wavelength(stated), points=True)]
+    if rope is not None:
         plain = _wavelength(scaling.frequencies(rope.base, rope.rotary_dim))
         series = [Series("before scaling", pairs, plain, points=True, quiet=True),
                   Series("after scaling", pairs, series[0].y, points=True)]  # fmt: skip
     mark = Mark("y", float(view.train_length), f"training length {view.train_length}")
-    inside = int((_wavelength(told) <= view.train_length).sum())
-    note = f"{inside} of {len(told)} pairs make a whole turn within the training length"
+    inside = int((_wavelength(stated) <= view.train_length).sum())
+    note = f"{inside} of {len(stated)} pairs make a whole turn within the training length"
     panel = Lines(_PAIR, _WAVELENGTH, tuple(series), marks=(mark,))
     return Picture("wavelengths", subject, "the wavelength of each pair", (panel,), note)
 
 
 def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """The frequency bands of one rotation under each scaling, side by side."""
-    rope = _rope(encoding)
+    rope = part_with(encoding, "scalings")
     length, factor = view.train_length, _factor(rope, view)
     compared: dict[str, scaling.Scaling | None] = {
         "original": None,
@@ -108,7 +105,7 @@ def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     return Picture("scalings", subject, title, tuple(panels), note, columns=len(panels))
 
 
-def _factor(rope: RoPE, view: View) -> float:
+def _factor(rope: Any, view: View) -> float:
     """What was asked for; else a scaling that the encoding has is compared with others that stretch as far."""
     own = getattr(rope.scaling, "factor", None) or 1
     return view.factor or (own if own > 1 else 8.0)
@@ -131,12 +128,6 @@ def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float)
 
 def _wavelength(inv_freq: Tensor) -> Tensor:
     return 2 * math.pi / inv_freq
-
-
-def _rope(encoding: PositionEncoding) -> RoPE:
-    rope = rope_of(encoding)
-    assert rope is not None, "the kinds of pictures are chosen by what an encoding has"
-    return rope
 
 
 def _length(encoding: PositionEncoding, view: View) -> int | None:

@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..bias.shaw import Shaw
+from ..bias.add import parts_of
+from ..bias.types import RowBias
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
-from ..verification.observe import hooks_of, logits
-from .biases import heads_left_out, part, spread
+from ..verification.observe import bias_of, hooks_of, logits
+from ..verification.setting import Setting
+from .biases import heads_left_out, spread
 from .pictures import Axis, Lines, Mark, Picture, Series
 from .view import View, joined
 
@@ -28,7 +30,7 @@ def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         x, Axis("score (logits)"), series, marks=(Mark("y", 0.0, ""),), ordered=len(curves) > 1
     )
     tokens = "a random token with its like, averaged over signs"
-    if _asks_the_token(encoding):
+    if _reads_the_query(encoding, view.setting(encoding)):
         tokens = "one random token with its like: the term depends on the token"
     note = joined(tokens, heads_left_out(len(series), len(curves)))
     return Picture("scores", subject, "score against distance", (panel,), note)
@@ -39,13 +41,13 @@ def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor
 
     The tokens are random signs and their opposites, whose mean is the score of random vectors with
     themselves, without sampling noise: what `ordinate.verify` follows for its property of decay. A bias that
-    depends on the token would cancel in it, so there one token speaks alone.
+    depends on the token would cancel in it: there, one token is followed.
     """
     setting = view.setting(encoding)
     count = setting.within(view.distance + 1)
     check_at_most("dim times heads times distance of the scores", setting.d_model * count, _LARGEST)
     signs = setting.signs(setting.d_model)
-    tokens = signs[None] if _asks_the_token(encoding) else torch.stack((signs, -signs))
+    tokens = signs[None] if _reads_the_query(encoding, setting) else torch.stack((signs, -signs))
     x = tokens[:, None].repeat(1, count, 1)
     with torch.no_grad():
         found = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
@@ -53,6 +55,8 @@ def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor
     return curves if "bias" in hooks_of(encoding) else curves.mean(dim=0, keepdim=True)
 
 
-def _asks_the_token(encoding: PositionEncoding) -> bool:
-    """Whether what is added to a score depends on the query, as with Shaw."""
-    return part(encoding, Shaw) is not None
+def _reads_the_query(encoding: PositionEncoding, setting: Setting) -> bool:
+    """Whether the bias depends on the content of the query."""
+    q = setting.signs(1, setting.num_heads, 1, setting.head_dim)
+    bias = bias_of(encoding, q, q.clone(), x=setting.signs(1, 1, setting.d_model))
+    return any(isinstance(part, RowBias) for part in parts_of(bias))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..checks import check_at_most, check_fields, check_ints, check_number, check_positive_int
 from ..encoding import PositionEncoding
+from ..entries import entry_of
 from ..verification.observe import hooks_of
 from ..verification.setting import Setting, attribute_of
 from ..walkthrough.setting import example_encoding
@@ -111,6 +113,15 @@ class View:
         """A word for the note of a picture that shows fewer positions than were asked for."""
         asked = self.positions
         return f"the first {shown} of {asked} positions" if asked is not None and shown < asked else ""
+
+
+def part_with(encoding: PositionEncoding, kind: str) -> Any:
+    """The first part of an encoding whose entry in the catalog names a kind of picture; None if no part does."""
+    for part in encoding.modules():
+        entry = entry_of(part)
+        if entry is not None and kind in entry.pictures:
+            return part
+    return None
 
 
 def joined(*notes: str) -> str:

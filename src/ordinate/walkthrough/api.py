@@ -1,26 +1,13 @@
-"""`show`: which steps belong to which encoding."""
+"""`show`: the steps of an encoding, its own or what its hooks return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from ..attending.api import attention
-from ..bias.alibi import ALiBi
-from ..bias.clipped import ClippedBias
-from ..bias.shaw import Shaw
-from ..bias.t5 import T5Bias
-from ..embed.learned import Learned
-from ..embed.sinusoidal import Sinusoidal
-from ..encoding import Along, Combined, NoPE, PositionEncoding
-from ..entries import parse
-from ..rotate.rope import RoPE
+from ..encoding import Along, Combined, PositionEncoding
+from ..entries import entry_of, parse
 from ..verification.observe import hooks_of
-from .biases import bias_matrices, steps_of_alibi, steps_of_clipped, steps_of_shaw, steps_of_t5
-from .codes import steps_of_learned, steps_of_sinusoidal
-from .rotary import steps_of_rope
+from .biases import bias_matrices
 from .setting import Example, example_encoding
 from .walk import Step, Walk, step
 
@@ -30,16 +17,6 @@ PLACES = {
     "rotate": "turns queries and keys",
     "bias": "added to the logits",
     "scaling": "stretches RoPE's frequencies",
-}
-
-_STEPS: dict[type, Callable[[Any, Example], list[Step]]] = {
-    Sinusoidal: steps_of_sinusoidal,
-    Learned: steps_of_learned,
-    RoPE: steps_of_rope,
-    ALiBi: steps_of_alibi,
-    T5Bias: steps_of_t5,
-    ClippedBias: steps_of_clipped,
-    Shaw: steps_of_shaw,
 }
 
 
@@ -86,36 +63,9 @@ def _steps(encoding: PositionEncoding, example: Example) -> list[Step]:
         return [item for part in encoding.encodings for item in _steps(part, example)]
     if isinstance(encoding, Along):
         return _steps(encoding.encoding, example)
-    specific = _STEPS.get(type(encoding))
-    if specific is not None:
-        return specific(encoding, example)
-    if type(encoding) is NoPE:
-        return _without_positions(example)
-    return _by_hooks(encoding, example)
-
-
-def _without_positions(example: Example) -> list[Step]:
-    """Shuffle the tokens of an attention without positions: the outputs shuffle with them."""
-    x = example.vectors(1, example.dim)
-    order = torch.randperm(example.length, generator=torch.Generator().manual_seed(0))
-    out = attention(x, x, x, impl="reference")
-    shuffled = attention(*(x[:, :, order],) * 3, impl="reference")
-    assert isinstance(out, torch.Tensor)
-    assert isinstance(shuffled, torch.Tensor)
-    rows = [
-        (place, int(token), shuffled[0, 0, place, 0], out[0, 0, token, 0])
-        for place, token in enumerate(order)
-    ]
-    change = float((shuffled - out[:, :, order]).abs().amax())
-    return [
-        step(
-            f"{example.length} tokens attend to each other, then again in another order",
-            ("place", "token", "channel 0, shuffled", "channel 0 of that token before"),
-            rows,
-            note=f"every token keeps its output wherever it stands (largest change {change:.1e}): "
-            "without positions or a mask, order is invisible",
-        )
-    ]
+    entry = entry_of(encoding)
+    own_steps = entry.steps_function() if entry else None
+    return (own_steps or _by_hooks)(encoding, example)
 
 
 def _by_hooks(encoding: PositionEncoding, example: Example) -> list[Step]:

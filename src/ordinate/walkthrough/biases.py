@@ -76,7 +76,7 @@ def _range(low: int, high: int, *, open_ended: bool) -> str:
 
 def steps_of_clipped(encoding: ClippedBias, example: Example) -> list[Step]:
     reach = encoding.max_distance
-    rows = _distances(example).clamp(-reach, reach) + reach
+    rows = encoding.buckets(_distances(example))
     return [
         _matrix(
             f"the row of the table for each pair among {example.length} tokens",

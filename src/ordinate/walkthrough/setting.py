@@ -12,21 +12,11 @@ from torch import Tensor
 
 from ..checks import check_at_most, check_fields, check_positive_int
 from ..encoding import PositionEncoding
-from ..entries import Entry, create, parse
-from ..table_size import numbers_in_table
-from ..verification.examples import example_specs
+from ..entries import create, example_specs, parse
+from ..entry import Entry
 
-# The largest an option is in an example: a typing error costs a sentence, not the memory.
-_LARGEST = {
-    "d_model": 1024,
-    "head_dim": 1024,
-    "rotary_dim": 1024,
-    "num_heads": 256,
-    "num_buckets": 1024,
-    "max_distance": 2**16,
-    "offset": 2**16,
-    "max_positions": 2**24,
-}
+# The largest sizes of a model in an example, whatever option gives them: a slip must not cost the memory.
+_LARGEST = {"d_model": 1024, "head_dim": 1024, "num_heads": 256}
 _LARGEST_TABLE = 2**24  # numbers
 
 
@@ -94,7 +84,8 @@ def example_encoding(spec: str, **sizes: int) -> PositionEncoding:
 def _check_sizes(entry: Entry, options: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Refuse what would not fit, before anything is made; what is no whole number the encoding refuses itself."""
     given = {name: value for name, value in options.items() if isinstance(value, int)}
-    for name, most in _LARGEST.items():
+    bounds = {name: option.most for name, option in (entry.options or {}).items() if option.most}
+    for name, most in {**_LARGEST, **bounds}.items():
         check_at_most(f"{name} of an example", given.get(name, 0), most)
-    numbers = numbers_in_table(entry, options, sizes)
+    numbers = entry.numbers_in_table(options, sizes)
     check_at_most(f"numbers in the table of {entry.name}", numbers, _LARGEST_TABLE)

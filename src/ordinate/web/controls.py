@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from ..entries import catalog
+from ..entry import Option
 
 #: In place of a name: the visitor types a whole spec.
 OWN = "spec"
@@ -18,7 +19,11 @@ MAX_SPEC = 200
 
 @dataclass(frozen=True)
 class Control:
-    """One option: a slider from ``low`` to ``high``, one of ``choices``, or, with neither, a switch."""
+    """One option: a slider from ``low`` to ``high``, one of ``choices``, or, with neither, a switch.
+
+    Attributes:
+        power_of_ten: The option that is 10 to the power of this one; empty where the control is the option.
+    """
 
     name: str
     default: Any
@@ -26,38 +31,14 @@ class Control:
     high: float = 0
     step: float = 1
     choices: tuple[str, ...] = ()
+    power_of_ten: str = ""
 
     @property
     def is_slider(self) -> bool:
         return self.high > self.low
 
 
-#: Every option the page knows, in the order it shows them.
-CONTROLS = {
-    control.name: control
-    for control in (
-        Control("log_base", 4.0, 1, 8, 0.1),
-        Control("layout", "half", choices=("half", "interleaved")),
-        Control("endpoint", False),
-        Control("scaling", "none", choices=("none", "linear", "ntk", "dynamic", "yarn", "llama3")),
-        Control("factor", 4.0, 1, 64, 0.5),
-        Control("symmetric", False),
-        Control("bidirectional", False),
-        Control("num_buckets", 32, 4, 128, 4),
-        Control("max_distance", 128, 1, 1024, 1),
-    )
-}
-
-_OPTIONS = {
-    "sinusoidal": ("log_base", "layout", "endpoint"),
-    "rope": ("log_base", "layout", "scaling", "factor"),
-    "alibi": ("symmetric",),
-    "clipped": ("max_distance",),
-    "t5": ("bidirectional", "num_buckets", "max_distance"),
-    "shaw": ("max_distance",),
-}
-
-_SCALING_EXTRAS = {"llama3": ",low_freq_factor=1,high_freq_factor=4"}
+_FACTOR = Control("factor", 4.0, 1, 64, 0.5)
 
 
 def names() -> list[str]:
@@ -65,26 +46,66 @@ def names() -> list[str]:
     return [*(entry.name for entry in catalog.values() if not entry.is_scaling), OWN]
 
 
-def options_of(encoding: str) -> Sequence[str]:
-    """The options an encoding has on the page."""
-    return _OPTIONS.get(encoding, ())
+def controls_of(encoding: str) -> dict[str, Control]:
+    """The controls of an encoding by name: its options that the page shows, each at the library's default.
+
+    Example:
+        >>> list(controls_of("rope")), controls_of("shaw")["max_distance"].default
+        (['log_base', 'layout', 'scaling', 'factor'], 16)
+    """
+    entry = catalog.get(encoding)
+    if entry is None:
+        return {}
+    parameters = entry.parameters
+    options = dict.fromkeys(parameters, Option()) if entry.options is None else entry.options
+    found = [
+        _control(
+            name, option, parameters[name].annotation, entry.defaults.get(name, parameters[name].default)
+        )
+        for name, option in options.items()
+    ]
+    if "scaling" in parameters:
+        found += [Control("scaling", "none", choices=("none", *_scalings())), _FACTOR]
+    return {control.name: control for control in found if control is not None}
+
+
+def _control(name: str, option: Option, annotation: Any, default: Any) -> Control | None:
+    """A switch, a choice or a slider; None for another kind of option."""
+    if isinstance(default, bool):
+        return Control(name, default)
+    if get_origin(annotation) is Literal:
+        return Control(name, default, choices=get_args(annotation))
+    if option.high <= option.low:
+        return None
+    bounds = option.low, option.high, option.step
+    if option.logarithmic:
+        return Control(f"log_{name}", math.log10(default), *bounds, power_of_ten=name)
+    return Control(name, default, *bounds)
+
+
+def _scalings() -> dict[str, str]:
+    """The scalings that have a factor to move, with the other options of their examples."""
+    split = {
+        entry.name: entry.example.partition(",")[::2]
+        for entry in catalog.values()
+        if entry.is_scaling and isinstance(entry.example, str)
+    }
+    return {name: others for name, (first, others) in split.items() if first.startswith("factor=")}
+
+
+def all_controls() -> dict[str, Control]:
+    """Every control of any encoding, in the order of the catalog."""
+    return {name: control for encoding in names() for name, control in controls_of(encoding).items()}
 
 
 def defaults_of(encoding: str) -> dict[str, Any]:
-    """Where the options of an encoding start: at the library's own defaults.
+    """Where the controls of an encoding start.
 
     Example:
         >>> defaults_of("shaw"), defaults_of("sinusoidal")["layout"]
         ({'max_distance': 16}, 'interleaved')
     """
-    return {name: _library_default(encoding, name) for name in options_of(encoding)}
-
-
-def _library_default(encoding: str, name: str) -> Any:
-    if name in ("log_base", "scaling", "factor"):
-        return CONTROLS[name].default
-    entry = catalog[encoding]
-    return entry.defaults.get(name, inspect.signature(entry.cls).parameters[name].default)
+    return {name: control.default for name, control in controls_of(encoding).items()}
 
 
 def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
@@ -100,26 +121,30 @@ def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
         return typed.strip()
     if encoding not in names():
         raise ValueError(f"encoding must be one of {', '.join(names())}, got {str(encoding)[:40]!r}")
-    defaults = defaults_of(encoding)
+    controls = controls_of(encoding)
     chosen = {
-        name: _checked(CONTROLS[name], values.get(name, value)) for name, value in defaults.items()
+        name: _checked(control, values.get(name, control.default)) for name, control in controls.items()
     }
-    scaling, factor = chosen.pop("scaling", "none"), chosen.pop("factor", 1)
-    said = []
-    for name, value in chosen.items():
-        if value != defaults[name]:
-            said.append(
-                f"base={10**value:.4g}" if name == "log_base" else f"{name}={str(value).lower()}"
-            )
-    spec = f"{encoding}:{','.join(said)}" if said else encoding
+    scaling, factor = "none", 1.0
+    if "scaling" in catalog[encoding].parameters:
+        scaling, factor = chosen.pop("scaling"), chosen.pop("factor")
+    moved = ",".join(
+        f"{controls[name].power_of_ten}={10**value:.4g}"
+        if controls[name].power_of_ten
+        else f"{name}={str(value).lower()}"
+        for name, value in chosen.items()
+        if value != controls[name].default
+    )
+    spec = f"{encoding}:{moved}" if moved else encoding
     if scaling == "none":
         return spec
-    return f"{spec}+{scaling}:factor={factor:g}{_SCALING_EXTRAS.get(scaling, '')}"
+    others = _scalings()[scaling]
+    return f"{spec}+{scaling}:factor={factor:g}" + (f",{others}" if others else "")
 
 
 def factor_of(values: Mapping[str, Any]) -> float:
     """How far the scalings stretch that are put side by side: as far as the one that is chosen."""
-    return _checked(CONTROLS["factor"], values.get("factor", CONTROLS["factor"].default))
+    return _checked(_FACTOR, values.get("factor", _FACTOR.default))
 
 
 def _checked(control: Control, value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import answers
 from .answers import plain
-from .controls import CONTROLS, MAX_SPEC, OWN, defaults_of, names
+from .controls import MAX_SPEC, OWN, Control, all_controls, defaults_of, names
 from .parts import FIT, Parts, Redraw, code_of, quietly
 from .words import text
 
@@ -66,6 +66,7 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
     visible = name == "a"
     first = answers.draw(parts.language, start, "", "", {}, {}) if visible else answers.Answer()
     kinds, kind = answers.views(start, "", {}, {})
+    controls = all_controls()
     with gr.Column(visible=visible, min_width=420, elem_id=f"panel-{name}") as column:
         with gr.Row():
             encoding = gr.Dropdown(
@@ -91,7 +92,10 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
             ),
         )  # fmt: skip
         with gr.Row():
-            options = [parts.add(option, _option(option, parts, start, name)) for option in CONTROLS]
+            options = [
+                parts.add(option, _option(control, parts, start, name))
+                for option, control in controls.items()
+            ]
         message = gr.Markdown("", elem_classes="message", elem_id=f"message-{name}")
         plot = gr.Plot(first.figure, show_label=False, elem_id=f"plot-{name}")
         command = gr.Markdown(
@@ -101,8 +105,8 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
 
     def split(given: Sequence[Any]) -> tuple[Any, ...]:
         spoken, chosen, kind, spec, *rest = given
-        moved = dict(zip(CONTROLS, rest[: len(CONTROLS)], strict=True))
-        measured = dict(zip(answers.LIMITS, rest[len(CONTROLS) :], strict=True))
+        moved = dict(zip(controls, rest[: len(controls)], strict=True))
+        measured = dict(zip(answers.LIMITS, rest[len(controls) :], strict=True))
         return code_of(spoken), chosen, kind, spec if isinstance(spec, str) else "", moved, measured
 
     def draw(*given: Any) -> tuple[Any, ...]:
@@ -118,14 +122,14 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
         kinds, kind = answers.views(chosen, spec, start, measured)
         shown = [
             gr.update(visible=True, value=start[option]) if option in start else gr.update(visible=False)
-            for option in CONTROLS
+            for option in controls
         ]
         picked = gr.update(choices=_view_choices(kinds, language), value=kind) if kinds else gr.skip()
-        moved = [start.get(option, control.default) for option, control in CONTROLS.items()]
+        moved = [start.get(option, control.default) for option, control in controls.items()]
         if chosen == OWN and not spec.strip():  # nothing has been typed yet, so nothing is wrong
             drawn: tuple[Any, ...] = (gr.skip(), gr.skip(), "")
         else:
-            drawn = draw(*given[:2], kind, spec, *moved, *given[4 + len(CONTROLS) :])
+            drawn = draw(*given[:2], kind, spec, *moved, *given[4 + len(controls) :])
         return gr.update(visible=chosen == OWN), picked, *shown, *drawn
 
     outputs = [plot, command, message]
@@ -151,10 +155,10 @@ def _panel(parts: Parts, choice: Any, sizes: list[Any], start: str, name: str) -
     return _Panel(column, Redraw(again, inputs, [view, *outputs], lane, preprocess=False))
 
 
-def _option(name: str, parts: Parts, encoding: str, panel: str) -> Any:
+def _option(control: Control, parts: Parts, encoding: str, panel: str) -> Any:
     import gradio as gr
 
-    control, start = CONTROLS[name], defaults_of(encoding)
+    name, start = control.name, defaults_of(encoding)
     value = start.get(name, control.default)
     common: dict[str, Any] = {
         "label": parts.label(name),

@@ -296,8 +296,8 @@ _REFUSALS = (
 
 
 def text(key: str, language: str) -> str:
-    """A text of the page."""
-    return TEXTS[key][language == "zh"]
+    """A text of the page; an option that a registered encoding brings is called by its own name."""
+    return TEXTS.get(key, (key, key))[language == "zh"]
 
 
 def say(sentence: str, language: str) -> str:
