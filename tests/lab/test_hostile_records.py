@@ -254,9 +254,9 @@ def test_a_seed_that_is_far_worse_than_the_others_is_drawn(tmp_path):
     rewrite(
         tmp_path / "runs/rope-1", lambda one: {**one, "loss": 1e5} if one.get("length") == 512 else one
     )
-    (chart,) = (one for one in charts(read_report(tmp_path).summary) if one.key == "perplexity")
-    assert min(chart.curves[0].low) == 1.0
-    assert chart.y_ticks
+    (chart,) = (one for one in charts(read_report(tmp_path).summary) if one.kind == "perplexity")
+    assert chart.panels[0].series[0].low.min() == 1.0
+    assert chart.panels[0].y.ticks
 
 
 def test_a_command_that_cannot_be_taken_apart_is_refused(folder):

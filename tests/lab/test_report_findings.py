@@ -330,7 +330,7 @@ def test_lengths_below_the_training_length_are_no_stretching_either(tmp_path):
         headline(summary_of(tmp_path)) == "Trained at 64 tokens and tested at 32 and 64, never longer."
     )
     assert "Length" not in said(tmp_path)
-    assert "context" not in {chart.key for chart in charts(summary_of(tmp_path))}
+    assert "context" not in {chart.kind for chart in charts(summary_of(tmp_path))}
 
 
 def test_a_seed_that_learned_nothing_keeps_its_arm_from_holding(tmp_path):

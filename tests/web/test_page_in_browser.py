@@ -368,7 +368,7 @@ def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
     shown.page.wait_for_selector("#report-plot .main-svg")
     shown.wait_for("#report-plot", found.charts[0].panels[0].series[0].y.tolist())
     assert "alibi" in shown.page.inner_text("#report-table")
-    shown.choose("#report-figure", found.charts[1].subject)
+    shown.choose("#report-figure", found.charts[1].title)
     second = found.charts[1].panels[0].series[0].y.tolist()
     shown.wait_for("#report-plot", second)
     shown.page.get_by_text("中文", exact=True).click()

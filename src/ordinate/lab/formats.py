@@ -3,32 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+#: What a table shows where nothing was measured.
 NOTHING = "–"
-
-
-class Measured(Protocol):
-    """A mean over seeds, and their spread where there are several."""
-
-    @property
-    def mean(self) -> float: ...
-    @property
-    def spread(self) -> float | None: ...
-
-
-def estimate(value: Measured | None, digits: int = 3) -> str:
-    """A mean with its spread over seeds, where there is one.
-
-    Example:
-        >>> from ordinate.lab.report.estimate import Estimate
-        >>> estimate(Estimate((1.50, 1.52)))
-        '1.510 ± 0.014'
-    """
-    if value is None:
-        return NOTHING
-    mean = f"{value.mean:.{digits}f}"
-    return mean if value.spread is None else f"{mean} ± {value.spread:.{digits}f}"
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -104,7 +104,7 @@ def _scale(axes: Axes, x: Axis, y: Axis) -> None:
             drawn = getattr(axes, f"{side}axis")
             drawn.set_ticks(axis.ticks, [f"{tick:.6g}" for tick in axis.ticks])
             drawn.set_ticks([], minor=True)
-            drawn.grid(color="#dddddd", linewidth=0.7)
+            axes.grid(color="#dddddd", linewidth=0.7)
             axes.set_axisbelow(True)
         if axis.limits is not None:
             axes.set(**{f"{side}lim": axis.limits})
@@ -141,7 +141,7 @@ def _looks(series: Series, style: Style, ordered: bool) -> dict[str, Any]:
     if series.style is not None and len(series.x) <= 24:
         return line | {
             "marker": marker,
-            "markersize": 6,
+            "markersize": 5,
             "markeredgecolor": "white",
             "markeredgewidth": 0.7,
         }

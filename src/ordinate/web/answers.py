@@ -19,7 +19,7 @@ from ..lab.formats import writable
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
-from ..plots.pictures import Axis, Lines, Mark, Picture, Series
+from ..plots.pictures import Picture
 from ..plots.view import View
 from .controls import factor_of, number, spec_of
 from .words import say, text, translated
@@ -237,16 +237,13 @@ def lab_report(language: str, directory: Path | None) -> Lab:
     rows = tuple(
         (arm.label, *(column.cell(arm).text for column in shown)) for arm in report.summary.arms
     )
-    pictures = tuple(picture_of_chart(chart) for chart in charts(report.summary))
+    pictures = tuple(charts(report.summary))
     return Lab("", "\n".join(lines), pictures, ("encoding", *(column.title for column in shown)), rows)
 
 
 def in_language(found: Lab, language: str) -> Lab:
     """A report with its titles, axes, captions and headings in a language; findings stay as the lab wrote them."""
-    charts = tuple(
-        dataclasses.replace(translated(chart, language), subject=say(chart.subject, language))
-        for chart in found.charts
-    )
+    charts = tuple(translated(chart, language) for chart in found.charts)
     summary = f"{text('findings', language)}\n\n{found.summary}"
     return dataclasses.replace(
         found,
@@ -255,32 +252,6 @@ def in_language(found: Lab, language: str) -> Lab:
         charts=charts,
         columns=tuple(say(column, language) for column in found.columns),
     )
-
-
-def picture_of_chart(chart: Any) -> Picture:
-    """A chart of the lab as a picture."""
-    import torch
-
-    def numbers(values: Any) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
-    series = tuple(
-        Series(
-            f"{curve.label} ({curve.end})" if curve.end else curve.label,
-            numbers(curve.x),
-            numbers(curve.y),
-            low=numbers(curve.low) if curve.low else None,
-            high=numbers(curve.high) if curve.high else None,
-        )
-        for curve in chart.curves
-    )
-    marks = [Mark("y", level, name) for name, level in chart.levels.items()]
-    if chart.train_length is not None:
-        marks.insert(0, Mark("x", float(chart.train_length), f"training length {chart.train_length}"))
-    panel = Lines(
-        Axis(chart.x_label, chart.log_x), Axis(chart.y_label, chart.log_y), series, marks=tuple(marks)
-    )
-    return Picture(chart.key, chart.title, chart.y_label, (panel,), chart.caption)
 
 
 def _refusal(error: Exception, language: str) -> str:

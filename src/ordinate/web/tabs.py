@@ -168,7 +168,7 @@ def lab(parts: Parts, choice: Any, runs: Path | None) -> Redraw:
 
     def show(found: answers.Lab, spoken: str, index: int = 0) -> tuple[Any, ...]:
         said = answers.in_language(found, code_of(spoken))
-        titles = [(picture.subject, index) for index, picture in enumerate(said.charts)]
+        titles = [(picture.title, index) for index, picture in enumerate(said.charts)]
         drawn = figure_of(said.charts[index], "plotly") if said.charts else None
         rows = {"headers": list(said.columns), "data": [list(row) for row in said.rows]}
         return (

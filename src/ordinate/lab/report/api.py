@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...extras import how_to_install
 from ...files import write_file
+from ...plots.api import figure_of
+from ...plots.pictures import Picture
 from ..strict_json import read_bytes
 from .figures import charts
 from .gather import LeftOut, gather
 from .markdown import build_markdown
 from .page import build_page
-from .pictures import draw
 from .sentences import Narrative, narrate
 from .summarize import summarize
 from .summary import Summary
@@ -99,7 +101,7 @@ def write_report(directory: str | Path) -> Report:
         )
     summary, narrative, folder = report.summary, report.narrative, Path(directory)
     drawn = charts(summary)
-    pictures = {chart.key: draw(chart) for chart in drawn}
+    pictures = {chart.kind: _png(chart) for chart in drawn}
     contents = {
         "report.html": build_page(summary, narrative, drawn, pictures).encode(),
         "report.md": build_markdown(summary, narrative, drawn, _FIGURES).encode(),
@@ -113,6 +115,13 @@ def write_report(directory: str | Path) -> Report:
     for name, content in contents.items():
         write_file(folder / name, content)
     return Report(summary, narrative, tuple(folder / name for name in contents))
+
+
+def _png(chart: Picture) -> bytes:
+    """A chart of 1440 × 864 pixels, without its caption; the same chart gives the same bytes."""
+    figure, buffer = figure_of(replace(chart, note="")), io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=1440 / figure.get_figwidth(), metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def _pictures_of_the_last(folder: Path) -> list[Path]:

@@ -119,6 +119,16 @@ class Estimate:
         """How far it is over a limit."""
         return replace(self, values=tuple(value - limit for value in self.values))
 
+    def written(self, digits: int = 3) -> str:
+        """The mean with the spread over seeds, where there is one.
+
+        Example:
+            >>> Estimate((1.50, 1.52)).written()
+            '1.510 ± 0.014'
+        """
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.spread is None else f"{mean} ± {self.spread:.{digits}f}"
+
     def to_dict(self) -> dict[str, float | int | None]:
         return {"mean": self.mean, "spread": self.spread, "seeds": len(self.values)}
 

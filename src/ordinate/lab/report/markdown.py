@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from ...plots.pictures import Picture
 from .. import formats as words
-from .figures import Chart
 from .sentences import Narrative
 from .summary import Arm, Summary
 from .table import Column, last_tokens
@@ -14,7 +14,9 @@ from .table import Column, last_tokens
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
-def build_markdown(summary: Summary, narrative: Narrative, charts: Sequence[Chart], folder: str) -> str:
+def build_markdown(
+    summary: Summary, narrative: Narrative, charts: Sequence[Picture], folder: str
+) -> str:
     """The whole report as text; pictures are looked for in ``folder`` beside it."""
     parts = [
         f"# {_plain(narrative.title)}",
@@ -33,8 +35,8 @@ def build_markdown(summary: Summary, narrative: Narrative, charts: Sequence[Char
     for chart in charts:
         parts += [
             f"## {_plain(chart.title)}",
-            f"![{_plain(chart.title)}]({folder}/{chart.key}.png)",
-            _plain(chart.caption),
+            f"![{_plain(chart.title)}]({folder}/{chart.kind}.png)",
+            _plain(chart.note),
         ]
     parts += [
         "## Loss by length",
@@ -78,7 +80,9 @@ def _loss(arm: Arm, length: int) -> str:
     one = arm.at.get(length)
     if one is None:
         return words.NOTHING
-    return "refused" if one.refused else words.estimate(one.loss)
+    if one.refused:
+        return "refused"
+    return words.NOTHING if one.loss is None else one.loss.written()
 
 
 def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

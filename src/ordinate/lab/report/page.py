@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from ...plots.draw_plotly import to_plotly
+from ...plots.palette import ON_LIGHT_AND_DARK
+from ...plots.pictures import Lines, Picture, Series, Style
 from .. import formats as words
-from .figures import Chart, Style
 from .sentences import Narrative
 from .summary import Arm, Summary
 from .table import Cell, Column, last_tokens
 
 
 def build_page(
-    summary: Summary, narrative: Narrative, charts: Sequence[Chart], pictures: Mapping[str, bytes]
+    summary: Summary, narrative: Narrative, charts: Sequence[Picture], pictures: Mapping[str, bytes]
 ) -> str:
     """The whole page as text.
 
     Args:
-        pictures: The charts as PNG, by their keys, for readers without scripts and for print.
+        pictures: The charts as PNG, by their kinds, for readers without scripts and for print.
     """
     from plotly.offline import get_plotlyjs
 
-    styles = {curve.label: curve.style for chart in charts for curve in chart.curves}
-    figures = [_figure(chart, pictures[chart.key]) for chart in charts]
+    styles = {one.name: one.style for chart in charts for one in _series(chart) if one.style}
+    figures = [_figure(chart, pictures[chart.kind]) for chart in charts]
     table = _section(
         "table", "Side by side", _arms_table(narrative, narrative.columns, summary.arms, styles)
     )
@@ -53,7 +55,8 @@ def build_page(
         reproduce=_reproduce(narrative),
         style=_asset("page.css"),
         plotly=get_plotlyjs().replace("</script", "<\\/script"),
-        charts=_json(charts),
+        charts=_json({chart.kind: _plotly(chart) for chart in charts}),
+        colours=_json(ON_LIGHT_AND_DARK),
         script=_asset("page.js"),
     )
 
@@ -67,10 +70,19 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _json(charts: Sequence[Chart]) -> str:
-    """Charts as JSON that a script element can hold whatever the labels are."""
-    data = [_rounded({**dataclasses.asdict(chart), "y_ticks": chart.y_ticks}) for chart in charts]
-    text = json.dumps(data, separators=(",", ":"))
+def _plotly(chart: Picture) -> dict[str, Any]:
+    """Data and layout of a plotly figure; the page has title and caption, and its script sets the theme's colours."""
+    figure = to_plotly(replace(chart, title="", note=""))
+    figure.update_layout(template="none", margin={"l": 56, "r": 16, "t": 30, "b": 44})
+    drawn = _rounded(figure.to_plotly_json())
+    for name in ("title", "height"):
+        del drawn["layout"][name]
+    return drawn
+
+
+def _json(value: object) -> str:
+    """JSON that a script element can hold whatever the labels are."""
+    text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -88,33 +100,39 @@ def _section(key: str, title: str, content: str, aside: str = "") -> str:
     return f'<section id="{key}"><h2>{escape(title)}</h2>{note}\n{content}\n</section>'
 
 
-def _figure(chart: Chart, picture: bytes) -> str:
-    data = base64.b64encode(picture).decode()
+def _figure(chart: Picture, picture: bytes) -> str:
+    data, spoken = base64.b64encode(picture).decode(), escape(_spoken(chart))
     return (
-        f'<section id="{chart.key}"><h2>{escape(chart.title)}</h2><figure>'
-        f"<figcaption>{escape(chart.caption)}</figcaption>"
-        f'<div class="plot" id="plot-{chart.key}" role="img" aria-label="{escape(_spoken(chart))}"></div>'
-        f'<noscript><img alt="{escape(_spoken(chart))}" src="data:image/png;base64,{data}"></noscript>'
+        f'<section id="{chart.kind}"><h2>{escape(chart.title)}</h2><figure>'
+        f"<figcaption>{escape(chart.note)}</figcaption>"
+        f'<div class="plot" id="plot-{chart.kind}" role="img" aria-label="{spoken}"></div>'
+        f'<noscript><img alt="{spoken}" src="data:image/png;base64,{data}"></noscript>'
         "</figure></section>"
     )
 
 
-def _spoken(chart: Chart) -> str:
-    """What a figure shows, for who cannot see it: where every curve begins and ends."""
+def _series(chart: Picture) -> tuple[Series, ...]:
+    (panel,) = chart.panels
+    assert isinstance(panel, Lines)
+    return panel.series
+
+
+def _spoken(chart: Picture) -> str:
+    """A chart for a screen reader: where every curve begins and ends."""
     ends = [
-        f"{curve.label} from {curve.y[0]:.3g} to {curve.y[-1]:.3g}"
-        + (f", {curve.end}" if curve.end.startswith("refused") else "")
-        for curve in chart.curves
+        f"{one.name} from {one.y[0].item():.3g} to {one.y[-1].item():.3g}"
+        + (f", {one.end}" if one.end else "")
+        for one in _series(chart)
     ]
-    return f"{chart.title}, {chart.y_label}: {'; '.join(ends)}."
+    return f"{chart.title}, {chart.panels[0].y.label}: {'; '.join(ends)}."
 
 
 def _name(arm: Arm, styles: Mapping[str, Style]) -> str:
     style = styles.get(arm.label)
     if style is None:
         return escape(arm.label)
-    light, dark = style.colours
-    return f'<span class="swatch" style="--light:{light};--dark:{dark}"></span>{escape(arm.label)}'
+    colours = f"--light:{style.color};--dark:{ON_LIGHT_AND_DARK[style.color]}"
+    return f'<span class="swatch" style="{colours}"></span>{escape(arm.label)}'
 
 
 def _table(heads: Sequence[str], lines: Sequence[str], *, sortable: bool = False) -> str:
@@ -191,7 +209,7 @@ def _loss_cell(arm: Arm, length: int) -> str:
     rise, start = "", arm.in_length
     if start is not None and start.loss is not None and start.loss.mean and length != arm.train_length:
         rise = f'<span class="of">({words.percent(one.loss.mean / start.loss.mean - 1)})</span>'
-    return f"<td>{words.estimate(one.loss)}{rise}</td>"
+    return f"<td>{one.loss.written()}{rise}</td>"
 
 
 def _pairs(pairs: Sequence[tuple[str, str]]) -> str:

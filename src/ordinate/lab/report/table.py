@@ -219,7 +219,7 @@ def _in_length(arm: Arm) -> Cell:
     if one is None or one.loss is None:
         return Cell(words.NOTHING)
     note = f"perplexity {one.perplexity:.3g}" if one.perplexity is not None else ""
-    return Cell(words.estimate(one.loss), one.loss.mean, note)
+    return Cell(one.loss.written(), one.loss.mean, note)
 
 
 def _accuracy(arm: Arm, length: int) -> Cell:
@@ -229,7 +229,7 @@ def _accuracy(arm: Arm, length: int) -> Cell:
     if one is None or one.accuracy is None:
         return Cell(words.NOTHING)
     scaled = Estimate(tuple(100 * value for value in one.accuracy.values))
-    return Cell(words.estimate(scaled, 1), one.accuracy.mean)
+    return Cell(scaled.written(1), one.accuracy.mean)
 
 
 def _last_accuracy(arm: Arm, length: int) -> Cell:
@@ -286,7 +286,7 @@ def _rise(arm: Arm, length: int) -> Cell:
     text = words.percent(one.rise.mean)
     if margin := one.rise.margin():
         text = f"{text.removesuffix(' %')} ± {margin * 100:.1f} %"
-    return Cell(text, one.rise.mean, f"loss {words.estimate(one.loss)}")
+    return Cell(text, one.rise.mean, f"loss {one.loss.written()}")
 
 
 def _gain(arm: Arm, length: int) -> Cell:
