@@ -131,7 +131,7 @@ def test_the_charts_in_the_page_carry_the_means_of_the_records(folder):
         assert trace["y"] == pytest.approx(
             [one.perplexity for one in arm.evaluations if one.loss], rel=1e-6
         )
-    crosses = [trace for trace in figure["data"] if trace["marker"].get("symbol") == "x-thin"]
+    crosses = [trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "x-thin"]
     assert [cross["x"] for cross in crosses] == [[64]]  # where learned is refused
     layout = figure["layout"]
     assert (layout["xaxis"]["type"], layout["yaxis"]["type"]) == ("log", "log")
