@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from ...checks import refused
 from ...encoding import NoPE, PositionEncoding
 from ...numerics import in_float64
 
@@ -22,14 +23,9 @@ _NOTHING = NoPE()
 
 
 class ConfigError(ValueError):
-    """A config that cannot be read; the sentence names the key, the rule and the value.
+    """A config that cannot be read; the sentence names the key, the rule and the value."""
 
-    Attributes:
-        fact: The sentence without the advice at its end, for readers who cannot take it.
-    """
-
-    def __init__(self, fact: str, advice: str = "") -> None:
-        self.fact, sentence = fact, fact + advice
+    def __init__(self, sentence: str) -> None:
         # Keys and values come from a file and may hold anything; a message stays one line of modest length.
         line = "".join(x if x.isprintable() else f"\\x{ord(x):02x}" for x in sentence[:600])
         super().__init__(line if len(sentence) <= 600 else f"{line}…")
@@ -110,19 +106,16 @@ class LayerPlan:
 
     def describe(self) -> str:
         """Everything about this layer but its index, on one line."""
-        parts = [describe_encoding(self.encoding)]
-        if self.turned_from:
-            parts.append(f"on the channels from {self.turned_from} of {self.head_dim}")
-        parts.append("causal" if self.causal else "both directions")
-        if self.scale is not None:
-            parts.append(f"scale {self.scale:.6g}")
-        if self.window is not None:
-            parts.append(f"window {self.window}")
-        if self.chunk is not None:
-            parts.append(f"chunks of {self.chunk}")
-        if self.temperature is not None:
-            parts.append(str(self.temperature))
-        return ", ".join(parts)
+        facts = (
+            (True, describe_encoding(self.encoding)),
+            (self.turned_from, f"on the channels from {self.turned_from} of {self.head_dim}"),
+            (True, "causal" if self.causal else "both directions"),
+            (self.scale is not None, f"scale {self.scale or 0:.6g}"),
+            (self.window is not None, f"window {self.window}"),
+            (self.chunk is not None, f"chunks of {self.chunk}"),
+            (self.temperature is not None, str(self.temperature)),
+        )
+        return ", ".join(text for holds, text in facts if holds)
 
 
 def describe_encoding(encoding: PositionEncoding) -> str:
@@ -172,22 +165,18 @@ class Plan:
         mixed = not self.embeddings and len(acting) < len(found)
         if len(acting) > 1 or (acting and mixed):
             names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))
-            raise ConfigError(
-                f"encoding must be asked of plan.layers or plan.embeddings where they differ, "
-                f"got {len(found)} ({names})"
-            )
+            rule = "must be read from plan.layers or plan.embeddings where they differ"
+            raise refused("encoding", rule, f"{len(found)} ({names})", error=ConfigError)
         return acting[0] if acting else NoPE()
 
     def groups(self) -> list[tuple[str, list[LayerPlan]]]:
-        """Layers that are alike, together, each group with what it is called on paper."""
+        """Layers that are alike, together, each group with its title."""
         alike: dict[tuple[Any, ...], list[LayerPlan]] = {}
-        words: dict[int, str] = {}  # of encodings, each described once however many layers share it
+        encodings = {id(layer.encoding): layer.encoding for layer in self.layers}
+        described = {key: describe_encoding(encoding) for key, encoding in encodings.items()}
         for layer in self.layers:
-            key = id(layer.encoding)
-            if key not in words:
-                words[key] = describe_encoding(layer.encoding)
             rest = dataclasses.replace(layer, index=0, encoding=_NOTHING)
-            alike.setdefault((words[key], rest), []).append(layer)
+            alike.setdefault((described[id(layer.encoding)], rest), []).append(layer)
         stacks = Counter(layer.stack for layer in self.layers)
         found = []
         for layers in alike.values():
@@ -203,11 +192,10 @@ class Plan:
             (f"{stack} embeddings" if len(self.embeddings) > 1 else "embeddings", describe_encoding(x))
             for stack, x in self.embeddings.items()
         ]
-        for title, layers in self.groups():
-            rows.append((title, layers[0].describe()))
+        rows += [(title, layers[0].describe()) for title, layers in self.groups()]
         if self.max_positions is not None:
-            trained = self.original_max_positions
-            note = f", trained at {trained}" if trained not in (None, self.max_positions) else ""
+            original = self.original_max_positions
+            note = f", trained at {original}" if original not in (None, self.max_positions) else ""
             rows.append(("context", f"{self.max_positions}{note}"))
         rows += [("warning", warning) for warning in self.warnings]
         width = min(max((len(row[0]) for row in rows), default=0), 28)

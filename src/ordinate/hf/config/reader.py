@@ -1,4 +1,4 @@
-"""Reading a config key by key: every value checked, every use recorded, nothing left over in silence."""
+"""Reading a config key by key: values are checked, uses recorded, and unread keys about positions refused."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...checks import as_int, nearest, short
+from ...checks import as_int, nearest, refused, short
 from .plan import ConfigError, Reading
 
-# Beyond these a config is a mistake, and building what it says could exhaust the memory.
+# A config with larger sizes is a mistake, and building its encodings could exhaust the memory.
 MOST_LAYERS = 1 << 14
 MOST_HEADS = 1 << 16
 MOST_CHANNELS = 1 << 16
 MOST_WIDTH = 1 << 24
 MOST_POSITIONS = 1 << 40
 
-# A key in which a word begins so is about positions, or about how logits are formed. It must be understood.
-# Words begin after an underscore: a composition is no position.
+# A key with a word that begins with one of these is about positions, or about how logits are formed, and must be
+# understood. Words begin after an underscore: `composition` does not contain the word `position`.
 _CONCERNS_POSITIONS = re.compile(
     r"(?:^|[^a-z])(?:[imx]?rope|longrope|rotary|position|alibi|relative|window|sliding|yarn|ntk|theta|nope|sinusoid|layer_types"
     r"|attention_chunk|attention_bias_|attn_bias_|attn_config|pos_emb|pos_enc|max_distance|buckets"
@@ -25,21 +25,53 @@ _CONCERNS_POSITIONS = re.compile(
     r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn)"
 )
 
-# These contain such a word and yet say nothing about positions of text or about its logits.
+# Keys with such a word that say nothing about positions of text or about its logits.
 _UNCONCERNED = re.compile(
     r"^(mlp_layer_types|mtp_.*|.*_dropout|.*dropout.*|.*_token_id|.*_token_index|.*_token|index_.*"
     r"|indexer_.*|memory_.*|tokenizer_.*|use_cache|.*_loss_.*|vision_.*|image_.*"
     r"|video_.*|audio_.*|position_id_per_seconds|seconds_per_chunk|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
 )
 
-# transformers takes the common name of a setting where a file has that and the family's own, but for these.
+# Where a file has the common name of a setting and the family's own, transformers takes the common one, except
+# for these.
 _OWN_NAME_FIRST = frozenset({"n_embed", "max_seq_len", "rotary_emb_base", "rotary_pct", "head_dim"})
 
 _MISSING: Any = object()
 
 
+def checked_integer(name: str, value: object, least: int, most: int) -> int:
+    # JSON written by other languages may say 4096.0.
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    try:
+        value = as_int(name, value)
+    except TypeError:
+        raise refused(name, "must be a whole number", short(value), error=ConfigError) from None
+    if not least <= value <= most:
+        rule = "must be between {least} and {most}"
+        raise refused(name, rule, short(value), error=ConfigError, least=least, most=most)
+    return value
+
+
+def checked_number(
+    name: str, value: object, above: float | None, least: float | None, most: float
+) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise refused(name, "must be a number", short(value), error=ConfigError)
+    low = above if above is not None else least if least is not None else -most
+    inside = (value > low if above is not None else value >= low) and value <= most
+    if not inside:  # NaN compares as false and is refused here too
+        rule = "must be at least {least} and at most {most}"
+        if above is not None:
+            rule = "must be greater than {least} and at most {most}"
+        raise refused(
+            name, rule, short(value), error=ConfigError, least=f"{low:g}", most=f"{most:g}"
+        )
+    return float(value)
+
+
 class Reader:
-    """A config, or a part of one, that remembers what was asked of it.
+    """A config, or a part of one, that remembers which keys were read.
 
     Args:
         values: The config's own keys.
@@ -63,63 +95,50 @@ class Reader:
         self.warnings: list[str] = parent.warnings if parent else []
         self.used: set[str] = set()
 
-    def name(self, key: str) -> str:
-        """The key as this config spells it: its own name if the family has one, else ours."""
-        return self.keys.get(key, key)
-
     def spelled(self, key: str) -> str:
         """The key as a message names it: as the config has it, or else as the family would."""
-        return f"{self.path}{self._find(key) or self.name(key)}"
+        return f"{self.path}{[*self._given(key), self.keys.get(key, key)][0]}"
 
     def has(self, key: str) -> bool:
-        """Whether the config itself holds a value other than null."""
-        return self._find(key) is not None
+        """Whether the config itself has a value other than null."""
+        return bool(self._given(key))
 
-    def _find(self, key: str) -> str | None:
-        return next((name for name in self._names(key) if self.values.get(name) is not None), None)
-
-    def _names(self, key: str) -> tuple[str, ...]:
-        """The names a setting may have, first the one that transformers takes where a file has both."""
-        own = self.name(key)
-        return (key,) if own == key else (own, key) if own in _OWN_NAME_FIRST else (key, own)
-
-    def _default(self, key: str) -> Any:
-        """The family's value for a key left out. A null in the config is an answer: there is none."""
-        present = self.name(key) in self.values or key in self.values
-        return None if present else self.defaults.get(key)
+    def _given(self, key: str) -> list[str]:
+        """The names under which the config has a setting, first the one whose value transformers takes."""
+        own = self.keys.get(key, key)
+        names = (own, key) if own in _OWN_NAME_FIRST else (key, own)
+        return [name for name in dict.fromkeys(names) if self.values.get(name) is not None]
 
     def peek(self, key: str) -> Any:
-        """A value, unchecked and unrecorded."""
-        found = self._find(key)
-        return self._default(key) if found is None else self.values[found]
+        """A value or the family's default, unchecked and unrecorded.
+
+        A null in the config is a value: the family's default does not replace it.
+        """
+        given = self._given(key)
+        if given:
+            return self.values[given[0]]
+        is_null = self.keys.get(key, key) in self.values or key in self.values
+        return None if is_null else self.defaults.get(key)
 
     def ask(self, key: str, meaning: str, default: Any = _MISSING) -> Any:
         """A value, or the family's default, or ``default``; recorded with what it means.
 
         Raises:
-            ConfigError: The key is missing and nothing stands in for it.
+            ConfigError: The key is missing and has no default.
         """
-        self.used |= {key, self.name(key)}
-        found = self._find(key)
-        if found is not None:
-            self._warn_of_two_names(key)
-            self.readings.append(Reading(f"{self.path}{found}", self.values[found], meaning))
-            return self.values[found]
-        value = self._default(key)
-        if value is not None:
-            self.readings.append(
-                Reading(self.spelled(key), value, f"{meaning} (not in the config: the family's default)")
-            )
-            return value
-        if default is _MISSING:
-            raise ConfigError(f"{self.spelled(key)} must be given, it is {meaning}, got nothing")
-        return default
-
-    def _warn_of_two_names(self, key: str) -> None:
-        given = [name for name in self._names(key) if self.values.get(name) is not None]
-        if len(given) > 1 and self.values[given[0]] != self.values[given[1]]:
-            first, second = (f"{self.path}{name}={short(self.values[name])}" for name in given)
-            self.warn(f"{first} and {second} differ; the first is taken, as transformers does")
+        self.skip(key)
+        value, given = self.peek(key), self._given(key)
+        if value is None and default is _MISSING:
+            rule = "must be given, it is {meaning}"
+            raise refused(self.spelled(key), rule, "nothing", error=ConfigError, meaning=meaning)
+        if value is None:
+            return default
+        if len(given) > 1:
+            first, second = (f"{self.path}{name}" for name in given)
+            self.warn_if_different(first, value, second, self.values[given[1]])
+        source = "" if given else " (not in the config: the family's default)"
+        self.readings.append(Reading(self.spelled(key), value, f"{meaning}{source}"))
+        return value
 
     def integer(
         self,
@@ -131,20 +150,7 @@ class Reader:
         most: int = MOST_POSITIONS,
     ) -> Any:
         value = self.ask(key, meaning, default)
-        return value if value is default else self.checked_integer(self.spelled(key), value, least, most)
-
-    @staticmethod
-    def checked_integer(name: str, value: object, least: int, most: int) -> int:
-        # JSON written by other languages may say 4096.0.
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)
-        try:
-            value = as_int(name, value)
-        except TypeError:
-            raise ConfigError(f"{name} must be a whole number, got {short(value)}") from None
-        if not least <= value <= most:
-            raise ConfigError(f"{name} must be between {least} and {most}, got {short(value)}")
-        return value
+        return value if value is default else checked_integer(self.spelled(key), value, least, most)
 
     def number(
         self,
@@ -157,36 +163,22 @@ class Reader:
         most: float = 1e30,
     ) -> Any:
         value = self.ask(key, meaning, default)
-        if value is default:
-            return value
-        return self.checked_number(self.spelled(key), value, above, least, most)
-
-    @staticmethod
-    def checked_number(
-        name: str, value: object, above: float | None, least: float | None, most: float
-    ) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigError(f"{name} must be a number, got {short(value)}")
-        low = above if above is not None else least if least is not None else -most
-        inside = (value > low if above is not None else value >= low) and value <= most
-        if not inside:  # NaN compares as false and lands here too
-            rule = f"greater than {low:g}" if above is not None else f"at least {low:g}"
-            raise ConfigError(f"{name} must be {rule} and at most {most:g}, got {short(value)}")
-        return float(value)
+        return value if value is default else checked_number(self.spelled(key), value, above, least, most)
 
     def boolean(self, key: str, meaning: str, default: Any = _MISSING) -> Any:
         value = self.ask(key, meaning, default)
         if value is not default and not isinstance(value, bool):
-            raise ConfigError(f"{self.spelled(key)} must be true or false, got {short(value)}")
+            raise refused(self.spelled(key), "must be true or false", short(value), error=ConfigError)
         return value
 
     def choice(self, key: str, meaning: str, choices: Iterable[str], default: Any = _MISSING) -> Any:
-        value = self.ask(key, meaning, default)
-        choices = list(choices)
+        value, choices = self.ask(key, meaning, default), list(choices)
         if value is not default and (not isinstance(value, str) or value not in choices):
-            close = nearest(value, choices) if isinstance(value, str) and len(value) < 60 else ""
-            allowed = close or f"; known: {', '.join(choices)}"
-            raise ConfigError(f"{self.spelled(key)} must be known, got {short(value)}{allowed}")
+            word = value if isinstance(value, str) and len(value) < 60 else ""
+            raise refused(
+                self.spelled(key), "must be known", short(value),
+                error=ConfigError, advice="{near}", near=nearest(word, choices),
+            )  # fmt: skip
         return value
 
     def sequence(
@@ -196,59 +188,70 @@ class Reader:
         if value is default:
             return value
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{self.spelled(key)} must be a list, got {short(value)}")
+            raise refused(self.spelled(key), "must be a list", short(value), error=ConfigError)
         if length is not None and len(value) != length:
-            raise ConfigError(
-                f"{self.spelled(key)} must have {length} entries, got {len(value)}: {short(value)}"
+            got = f"{len(value)}: {short(value)}"
+            raise refused(
+                self.spelled(key), "must have {length} entries", got, error=ConfigError, length=length
             )
         return value
 
-    def part(self, key: str, *, defaults: Mapping[str, Any] | None = None) -> Reader | None:
+    def part(self, key: str) -> Reader | None:
         """The mapping under a key as a reader of its own, or None where there is none."""
-        self.used |= {key, self.name(key)}
-        found = self._find(key)
-        value = self._default(key) if found is None else self.values[found]
+        self.skip(key)
+        value, name = self.peek(key), self.spelled(key)
         if value is None:
             return None
-        name = self.name(key) if found is None else found
         if not isinstance(value, Mapping) or not all(isinstance(word, str) for word in value):
-            raise ConfigError(f"{self.path}{name} must be a mapping, got {short(value)}")
-        return Reader(value, defaults=defaults, path=f"{self.path}{name}.", parent=self)
+            raise refused(name, "must be a mapping", short(value), error=ConfigError)
+        return Reader(value, path=f"{name}.", parent=self)
 
     def skip(self, *keys: str) -> None:
         """Keys that are understood and need no reading."""
-        self.used |= {name for key in keys for name in (key, self.name(key))}
+        self.used |= {name for key in keys for name in (key, self.keys.get(key, key))}
 
     def fixed(self, key: str, expected: Any) -> None:
         """A key whose value must be this one, where it is given."""
         self.skip(key)
         if self.has(key) and self.peek(key) != expected:
-            raise ConfigError(
-                f"{self.spelled(key)} must be {short(expected)}, this model's code knows no other, "
-                f"got {short(self.peek(key))}"
+            raise refused(
+                self.spelled(key),
+                "must be {expected}, this model's code knows no other",
+                short(self.peek(key)),
+                error=ConfigError,
+                expected=short(expected),
             )
 
     def warn(self, sentence: str) -> None:
         if sentence not in self.warnings:
             self.warnings.append(sentence)
 
+    def warn_if_different(self, taken: str, value: object, other: str, ignored: object) -> None:
+        """Two keys of one setting; the first is read."""
+        if value != ignored:
+            self.warn(
+                f"{taken}={short(value)} and {other}={short(ignored)} differ; the first is taken, "
+                f"as transformers does"
+            )
+
     def refuse_rest(self, concerns: Callable[[str], bool] | None = None) -> None:
-        """Refuse the first key that concerns positions and that nobody asked for.
+        """Refuse the first key that concerns positions and was not read.
 
         Raises:
             ConfigError: There is one, with a value other than null.
         """
         for key, value in self.values.items():
-            if key in self.used or value is None:
-                continue
-            if (concerns or concerns_positions)(key):
-                raise ConfigError(
-                    f"{self.path}{key} must be a setting that ordinate understands for this model, "
-                    f"got {short(value)}"
-                )
+            if key not in self.used and value is not None and (concerns or concerns_positions)(key):
+                rule = "must be a setting that ordinate understands for this model"
+                raise refused(f"{self.path}{key}", rule, short(value), error=ConfigError)
 
 
 def concerns_positions(key: str) -> bool:
     """Whether a key by its name is about positions, or about how logits are formed."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+    words = snake_case(key)
     return bool(_CONCERNS_POSITIONS.search(words)) and not _UNCONCERNED.match(words)
+
+
+def snake_case(key: str) -> str:
+    """``useRotary_pos_emb`` → ``use_rotary_pos_emb``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()

@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, get_args
 
 from torch import nn
 
 from ...attending.api import Impl
 from ...bias.alibi import ALiBi
-from ...checks import check_bool, check_choice
+from ...checks import check_bool, check_choice, refusal_of
 from ...encoding import NoPE
 from ...extras import how_to_install
 from ...rotate.rope import RoPE
@@ -381,7 +381,7 @@ class _Patching:
         try:
             plan = from_config(self.model.config)
         except ConfigError as problem:
-            return [], problem.fact  # its advice is for `from_config`, by argument
+            return [], str(replace(refusal_of(problem), advice=""))  # the advice is for `from_config`
         # Of layers that could turn theirs, for what others cache may be no keys of tokens: Mllama's are of images.
         known = {getattr(x, "layer_idx", None) for x in self.layers if _could_turn(x)}
         still = {x.index for x in plan.layers if type(x.encoding) in (NoPE, ALiBi)}
