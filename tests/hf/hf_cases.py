@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ordinate import RoPE, hf
 from ordinate.hf.config.families.registry import FAMILIES
-from ordinate.hf.config.families.rotary import ROTARY
+from ordinate.hf.config.families.rotary_families import ROTARY
 
 # Every family takes from these what its config class has.
 SMALL: dict[str, Any] = {

@@ -100,7 +100,7 @@ def test_the_report_names_everything_that_matters(write, capsys):
     for words in (
         "context 131072 positions, frequencies trained at 32768",
         "rotation base 1000000, half layout, 128 of 128 channels turn",
-        "scaling YaRN: factor 4, original max position 32768, beta fast 32, beta slow 1, hf dialect",
+        "scaling YaRN: factor 4, original max positions 32768, beta fast 32, beta slow 1, hf dialect",
         "factor 1.13863 on cos and sin (logits of turned channels x 1.29648); softmax scale 0.0883883",
         "24 of 64 pairs do not complete a turn within 32768 positions",
         "! max_position_embeddings 32768 is the length before scaling",

@@ -24,7 +24,7 @@ from .config.families.decoders import FULL, SLIDING
 from .config.families.family import Family
 from .config.families.registry import FAMILIES
 from .config.plan import ConfigError, Plan
-from .config.reader import MOST_POSITIONS, Reader
+from .config.reader import MOST_POSITIONS, checked_integer
 from .config.repeated_keys import states_a_length
 from .config.source import load
 from .doctor import Band, bands_of
@@ -122,7 +122,7 @@ def extend(
     """
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {short(method)}")
-    to = Reader.checked_integer("to", to, 2, MOST_POSITIONS)
+    to = checked_integer("to", to, 2, MOST_POSITIONS)
     config = _copy(load(source))
     before = from_config(config)
     _check_extensible(before)
@@ -195,7 +195,7 @@ def _lengths(
             f"{where}max_position_embeddings must say what the model was trained at, got nothing; "
             "give original_max_positions"
         )
-    start = Reader.checked_integer("original_max_positions", start, 2, MOST_POSITIONS)
+    start = checked_integer("original_max_positions", start, 2, MOST_POSITIONS)
     if given is None:
         return start, effective_context(plan) or start
     if isinstance(scaling, (Linear, YaRN, DynamicNTK)):

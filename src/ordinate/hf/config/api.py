@@ -1,4 +1,4 @@
-"""`from_config`: a config into a plan."""
+"""`from_config`: the plan of a config."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from ...checks import nearest, short
+from ...checks import nearest, refused, short
 from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader
-from .repeated_keys import read_redundant
-from .rotary import DIALECTS, Dialect
+from .repeated_keys import read_repeated_keys
+from .rope_settings import DIALECTS, Dialect
 from .source import check_settings, load
 
 
@@ -50,10 +50,12 @@ def from_config(
     """
     values = load(source)
     if dialect is not None and dialect not in DIALECTS:
-        raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}, got {short(dialect)}")
+        rule, choices = "must be one of {choices}", ", ".join(DIALECTS)
+        raise refused("dialect", rule, short(dialect), error=ConfigError, choices=choices)
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
         close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
-        raise ConfigError(f"family must be a model_type that ordinate reads, got {short(family)}{close}")
+        rule = "must be a model_type that ordinate reads"
+        raise refused("family", rule, short(family), error=ConfigError, advice="{near}", near=close)
     path, values, model_type = text_settings(values, family)
     found = FAMILIES[model_type]
     reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
@@ -61,7 +63,7 @@ def from_config(
     for key, value in found.fixed.items():
         reader.fixed(key, value)
     draft = found.read(reader, found, dialect)
-    read_redundant(reader, draft)
+    read_repeated_keys(reader, draft)
     reader.refuse_rest()
     return Plan(
         found.name,
@@ -78,7 +80,7 @@ def from_config(
 def text_settings(
     values: dict[str, Any], family: str | None = None, path: str = ""
 ) -> tuple[str, dict[str, Any], str]:
-    """The settings of the text model, where they stand, and its family."""
+    """The path of the text model's settings, these settings, and the text model's family."""
     model_type = values.get("model_type") if family is None else family
     if isinstance(model_type, str) and model_type in FAMILIES:
         return path, values, model_type
@@ -88,24 +90,25 @@ def text_settings(
         text = check_settings(values[inner], f"{path}{inner}")
         named = text.get("model_type")
         known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
-        if known or within is not None or any(key in text for key in TEXT_PARTS):
-            around = {
-                key: value for key, value in values.items() if key not in text or text[key] != value
-            }
-            Reader(
-                around, path=path
-            ).refuse_rest()  # what stands around the text model and concerns positions
-            return text_settings(text, None if known else within, f"{path}{inner}.")
-        raise ConfigError(
-            f"{path}{inner}.model_type must be a family that ordinate reads, got {short(named)}"
-        )
+        if not known and within is None and not any(key in text for key in TEXT_PARTS):
+            name = f"{path}{inner}.model_type"
+            raise refused(name, _KNOWN_FAMILY, short(named), error=ConfigError)
+        # Settings of positions outside of the text model that repeat its own are understood; others are refused.
+        outside = {key: value for key, value in values.items() if key not in text or text[key] != value}
+        Reader(outside, path=path).refuse_rest()
+        return text_settings(text, None if known else within, f"{path}{inner}.")
     if within is not None:  # old files of these models have the text model's keys at the top
         return path, values, within
-    # A name is often a new one and no typo: only what is very close is worth a guess.
+    # An unknown name is often a new family and no typing mistake: only a very similar one is suggested.
     word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
     close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
-    raise ConfigError(
-        f"{path}model_type must be a family that ordinate reads, got {short(model_type)}",
-        "; if it is built like one of them, say so with family=…"
-        + (f"; did you mean {close[0]!r}?" if close else ""),
-    )
+    advice = "; if it is built like one of them, say so with family=…"
+    if close:
+        advice = "; if it is built like one of them, say so with family=…; did you mean {near}?"
+    raise refused(
+        f"{path}model_type", _KNOWN_FAMILY, short(model_type),
+        error=ConfigError, advice=advice, near="".join(map(repr, close)),
+    )  # fmt: skip
+
+
+_KNOWN_FAMILY = "must be a family that ordinate reads"

@@ -1,7 +1,7 @@
 """Frequencies as the checkpoints' own code forms them: in float32, operation for operation.
 
-Ordinate forms angles in float64, a rounding apart from these. Whoever compares a table, a cache or an
-engine with what a model was trained or is served with compares with these, bit for bit.
+Ordinate forms angles in float64, and its frequencies differ from these by a rounding. To compare a table, a cache
+or an engine bit for bit with the code that a model was trained or is served with, use these.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from ...checks import check_positive_int
+from ...checks import check_positive_int, refused
 from ...rotate.rope import RoPE
 from ...scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, YaRN
 
@@ -31,7 +31,7 @@ def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor
         tensor([1.0000, 0.1000, 0.0100, 0.0010])
     """
     if not isinstance(rope, RoPE):
-        raise TypeError(f"rope must be a RoPE, got {type(rope).__name__}")
+        raise refused("rope", "must be a RoPE", type(rope).__name__, error=TypeError)
     if length is not None:
         length = check_positive_int("length", length)
     dim, base, scaling = rope.rotary_dim, rope.base, rope.scaling
@@ -61,7 +61,8 @@ def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor
             inv_freq[turning:] = 0
             return inv_freq / scaling.factor
         case _:
-            raise TypeError(f"scaling must be one that checkpoints use, got {type(scaling).__name__}")
+            rule = "must be one that checkpoints use"
+            raise refused("scaling", rule, type(scaling).__name__, error=TypeError)
 
 
 def _periods(base: float, dim: int) -> Float32[Tensor, " pairs"]:

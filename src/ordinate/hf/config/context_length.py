@@ -1,9 +1,10 @@
-"""How far a model reads: what its config promises and what its scaling can keep."""
+"""The length a model was trained at, and the longest context that its config and its scaling support."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...encoding import PositionEncoding
 from ...rotate.rope import RoPE
 from ...scaling import DynamicNTK, Linear, Scaling, YaRN
 from .plan import LayerPlan, Plan
@@ -15,10 +16,17 @@ def scalings(layers: Iterable[LayerPlan]) -> list[Scaling]:
     return list(dict.fromkeys(rope.scaling for rope in ropes if rope.scaling is not None))
 
 
-def reach_of(scaling: Scaling, start: int | None = None) -> int | None:
-    """The length a scaling stretches to, where it means to say so; ``start`` is linear scaling's.
+def original_max_positions(encodings: Iterable[PositionEncoding], context: int | None) -> int | None:
+    """The shortest length that a scaling says the frequencies were trained at; ``context`` where none does."""
+    scalings = [getattr(encoding, "scaling", None) for encoding in encodings]
+    lengths = [getattr(scaling, "original_max_positions", None) for scaling in scalings]
+    return min((length for length in lengths if length), default=context)
 
-    Llama 3's and LongRoPE's frequencies are a start for further training, which reaches past them.
+
+def reach_of(scaling: Scaling, start: int | None = None) -> int | None:
+    """The length a scaling stretches to, None where its settings do not say; ``start`` is for linear scaling.
+
+    Models with Llama 3's and LongRoPE's frequencies are trained further and reach past the factor.
     """
     if isinstance(scaling, (YaRN, DynamicNTK)):
         return round(scaling.original_max_positions * scaling.factor)
@@ -28,10 +36,10 @@ def reach_of(scaling: Scaling, start: int | None = None) -> int | None:
 
 
 def effective_context(plan: Plan) -> int | None:
-    """The longest context that the settings together support; None where nothing limits or says it.
+    """The longest context that the settings together support; None where no setting says it.
 
-    What is promised (``max_position_embeddings``), unless a scaling stops short of it, or goes beyond it
-    because the promise is still the length before scaling.
+    It is ``max_position_embeddings``, unless a scaling reaches less than that, or more because
+    ``max_position_embeddings`` is still the length before scaling.
     """
     context = plan.max_positions
     for scaling in scalings(plan.layers):

@@ -129,7 +129,7 @@ def describe_encoding(encoding: PositionEncoding) -> str:
 class Plan:
     """A model's positions as its config describes them; made by `from_config`.
 
-    Learned tables are on the meta device: a plan has their shape and takes no memory. Load a
+    Learned tables are on the meta device: a plan has their shapes without memory for the numbers. Load a
     checkpoint's weights after ``encoding.to_empty(device=…)``.
 
     Attributes:
@@ -165,7 +165,7 @@ class Plan:
         mixed = not self.embeddings and len(acting) < len(found)
         if len(acting) > 1 or (acting and mixed):
             names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))
-            rule = "must be read from plan.layers or plan.embeddings where they differ"
+            rule = "must be asked of plan.layers or plan.embeddings where they differ"
             raise refused("encoding", rule, f"{len(found)} ({names})", error=ConfigError)
         return acting[0] if acting else NoPE()
 

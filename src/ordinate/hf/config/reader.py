@@ -64,9 +64,7 @@ def checked_number(
         rule = "must be at least {least} and at most {most}"
         if above is not None:
             rule = "must be greater than {least} and at most {most}"
-        raise refused(
-            name, rule, short(value), error=ConfigError, least=f"{low:g}", most=f"{most:g}"
-        )
+        raise refused(name, rule, short(value), error=ConfigError, least=f"{low:g}", most=f"{most:g}")
     return float(value)
 
 
@@ -163,7 +161,9 @@ class Reader:
         most: float = 1e30,
     ) -> Any:
         value = self.ask(key, meaning, default)
-        return value if value is default else checked_number(self.spelled(key), value, above, least, most)
+        return (
+            value if value is default else checked_number(self.spelled(key), value, above, least, most)
+        )
 
     def boolean(self, key: str, meaning: str, default: Any = _MISSING) -> Any:
         value = self.ask(key, meaning, default)

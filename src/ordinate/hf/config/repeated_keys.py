@@ -1,8 +1,8 @@
-"""Keys that say again what others said: taken where they agree, told or refused where they do not.
+"""Keys that repeat a fact which other keys state: read where they agree, a warning or a refusal where they do not.
 
-Published files carry many. Which fact a key repeats is read from its words, whatever their order and whatever
-fills them up: ``rotary_emb_base``, ``rope_base`` and ``theta`` all state the base. A key with any other word in it
-(``rope_local_base``) states something else, and is refused with the rest.
+Published files have many. Which fact a key repeats is read from its words, in any order and with common words
+such as ``use`` or ``emb`` added: ``rotary_emb_base``, ``rope_base`` and ``theta`` all state the base. A key with any
+other word (``rope_local_base``) states another fact, and is refused as an unread key.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...bias.alibi import ALiBi
-from ...checks import short
+from ...checks import refused, short
 from ...encoding import NoPE
 from ...rotate.rope import RoPE
 from .context_length import reach_of, scalings
 from .families.family import Draft
 from .plan import ConfigError, Reading
-from .reader import Reader
+from .reader import Reader, snake_case
 
 
-def read_redundant(reader: Reader, draft: Draft) -> None:
-    """Compare the keys that nobody asked for with what was read; a stretched length completes the draft.
+def read_repeated_keys(reader: Reader, draft: Draft) -> None:
+    """Compare the keys that were not read with what was; a length after scaling is put into the draft.
 
     Raises:
         ConfigError: One of them contradicts what the model's code does.
@@ -34,41 +34,38 @@ def read_redundant(reader: Reader, draft: Draft) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and states_a_length(key):
             _read_length(reader, draft, key)
         words = _words(key)
-        facts = next((echo.facts for echo in _ECHOES if echo.is_stated_by(words)), None)
-        expected = facts(draft) if facts else []
+        expected = next((fact.values(draft) for fact in _FACTS if fact.is_stated_by(words)), [])
         if not expected:
-            continue  # nothing to compare it with: refused with the rest
+            continue  # nothing to compare it with: refused as an unread key
         if not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in expected):
-            raise ConfigError(
-                f"{reader.spelled(key)} must agree with what this model's other settings say, "
-                f"{short(expected[0])}, got {short(value)}"
+            rule = "must agree with what this model's other settings say, {expected}"
+            raise refused(
+                reader.spelled(key), rule, short(value), error=ConfigError, expected=short(expected[0])
             )
         reader.skip(key)
         reader.readings.append(Reading(f"{reader.path}{key}", value, "agrees with what was read"))
 
 
 def _read_length(reader: Reader, draft: Draft, key: str) -> None:
-    start, trained = draft.max_positions, draft.original_max_positions
-    if _words(key) & _TRAINED and start is not None and trained in (None, start):
-        draft.original_max_positions = reader.integer(
-            key, "the length the frequencies were trained at", most=start
-        )
+    context, original = draft.max_positions, draft.original_max_positions
+    if _words(key) & _TRAINED and context is not None and original in (None, context):
+        meaning = "the length the frequencies were trained at"
+        draft.original_max_positions = reader.integer(key, meaning, most=context)
         return
     length = reader.integer(key, "the longest context, said again")
-    reached = [reach_of(scaling, start) for scaling in scalings(draft.layers)]
-    if start is None or length in reached:
+    reached = [reach_of(scaling, context) for scaling in scalings(draft.layers)]
+    if context is None or length in reached:
         draft.max_positions = length
-    elif length != start:
+    elif length != context:
         reader.warn(
-            f"{reader.spelled(key)}={length} and {reader.spelled('max_position_embeddings')}={start} differ; "
+            f"{reader.spelled(key)}={length} and {reader.spelled('max_position_embeddings')}={context} differ; "
             f"the second is taken, as transformers does"
         )
 
 
 def _words(key: str) -> frozenset[str]:
     """``useRotary_pos_emb`` → use, rotary, pos, emb."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
-    return frozenset(word for word in re.split(r"[^a-z0-9]+", spaced) if word)
+    return frozenset(word for word in re.split(r"[^a-z0-9]+", snake_case(key)) if word)
 
 
 def _of(words: str) -> frozenset[str]:
@@ -83,9 +80,9 @@ _TRAINED = _of("trained train training")
 
 
 def states_a_length(key: str) -> bool:
-    """Whether a key is a number of positions. ``max_length`` is none: it ends a generated text.
+    """Whether a key is a number of positions. ``max_length`` is not: it limits the length of generated text.
 
-    Those that no model's code reads are the context said again, or the length that a model is stretched to.
+    Those that a model's code does not read repeat the context, or are the length after scaling.
 
     Example:
         >>> [states_a_length(key) for key in ("n_positions", "max_seq_len", "max_length", "max_relative_positions")]
@@ -97,17 +94,17 @@ def states_a_length(key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Echo:
+class _Fact:
     """A fact about a whole model that some keys repeat.
 
     Attributes:
-        words: What such a key is made of: one of these sets.
-        facts: The values that are true of a model; none where nothing can be said of it as a whole.
-        filler: Words that it may have besides.
+        words: The words of such a key: one of these sets.
+        values: The values that are true of a model; none where layers differ.
+        filler: Other words that it may have.
     """
 
     words: tuple[str, ...]
-    facts: Callable[[Draft], list[Any]]
+    values: Callable[[Draft], list[Any]]
     filler: frozenset[str] = _FILLER
 
     def is_stated_by(self, words: frozenset[str]) -> bool:
@@ -115,82 +112,79 @@ class _Echo:
 
 
 def _common(values: Iterable[Any]) -> list[Any]:
-    """The one value that all have, in a list."""
+    """The one value that all have, in a list; an empty list where they differ."""
     found = list(dict.fromkeys(values))
     return found if len(found) == 1 else []
 
 
-def _ropes(draft: Draft) -> list[RoPE]:
-    return [layer.encoding for layer in draft.layers if isinstance(layer.encoding, RoPE)]
+def _of_ropes(value: Callable[[RoPE], Any]) -> Callable[[Draft], list[Any]]:
+    """What all rotations of a model have in common."""
+    return lambda draft: _common(
+        value(layer.encoding) for layer in draft.layers if isinstance(layer.encoding, RoPE)
+    )
 
 
 def _windows(draft: Draft) -> list[Any]:
     return sorted({layer.window for layer in draft.layers if layer.window is not None})
 
 
-def _turns(draft: Draft) -> list[Any]:
-    """True, for a model whose layers all turn; nothing can be said of one where only some do."""
+def _rotates(draft: Draft) -> list[Any]:
     return _common(isinstance(layer.encoding, RoPE) for layer in draft.layers)
 
 
-def _still(draft: Draft) -> list[Any]:
-    """One layer in so many does not turn."""
+def _interval_without_rotation(draft: Draft) -> list[Any]:
+    """n, where every n-th layer has no rotation and the others have one."""
     still = [layer.index for layer in draft.layers if not isinstance(layer.encoding, RoPE)]
     step = still[0] + 1 if still else 0
     return [step] if still and still == list(range(step - 1, len(draft.layers), step)) else []
 
 
-def _encoded(draft: Draft) -> list[Any]:
-    """Whether anything tells the model the order of its tokens."""
+def _has_encoding(draft: Draft) -> list[Any]:
     return [bool(draft.embeddings) or any(type(x.encoding) is not NoPE for x in draft.layers)]
 
 
-def _biased(draft: Draft) -> list[Any]:
+def _has_alibi(draft: Draft) -> list[Any]:
     return [any(isinstance(layer.encoding, ALiBi) for layer in draft.layers)]
 
 
 def _kind(draft: Draft) -> list[Any]:
-    if _ropes(draft):
+    if any(isinstance(layer.encoding, RoPE) for layer in draft.layers):
         return ["rope", "rotary"]
-    return ["alibi"] if _biased(draft) == [True] else []
-
-
-def _unscaled(draft: Draft) -> list[Any]:
-    """Logits divided by the root of head_dim, and by nothing else."""
-    return [all(layer.scale is None for layer in draft.layers)]
+    return ["alibi"] if _has_alibi(draft) == [True] else []
 
 
 _TURNED = _of("rope rotary freq frequency") | _TABLE
+_USE = _of("use is enable enabled")
+_NO_FILLER: frozenset[str] = frozenset()
 
-_ECHOES = (
-    _Echo(("sliding window size",), _windows, frozenset()),
-    _Echo(("position type", "pos type", "positional type"), _kind, _TABLE | _of("encoding")),
-    _Echo(("rope", "rotary"), _turns),
-    _Echo(("alibi",), _biased),
-    _Echo(
-        ("pos enc", "position encoding", "positional encoding"), _encoded, _of("use is enable enabled")
-    ),
-    _Echo(("nope layer interval", "no rope layer interval"), _still, frozenset()),
-    _Echo(
-        ("theta", "rope base", "rotary base"),
-        lambda draft: _common(x.base for x in _ropes(draft)),
-        _TURNED,
-    ),
-    _Echo(
+_FACTS = (
+    _Fact(("sliding window size",), _windows, _NO_FILLER),
+    _Fact(("position type", "pos type", "positional type"), _kind, _TABLE | _of("encoding")),
+    _Fact(("rope", "rotary"), _rotates),
+    _Fact(("alibi",), _has_alibi),
+    _Fact(("pos enc", "position encoding", "positional encoding"), _has_encoding, _USE),
+    _Fact(("nope layer interval", "no rope layer interval"), _interval_without_rotation, _NO_FILLER),
+    _Fact(("theta", "rope base", "rotary base"), _of_ropes(lambda rope: rope.base), _TURNED),
+    _Fact(
         ("rope pct", "rotary pct", "rope fraction", "rotary fraction"),
-        lambda draft: _common(x.rotary_dim / x.head_dim for x in _ropes(draft)),
+        _of_ropes(lambda rope: rope.rotary_dim / rope.head_dim),
         _TURNED,
     ),
-    _Echo(
+    _Fact(
         ("rope interleaved", "rotary interleaved"),
-        lambda draft: _common(x.layout == "interleaved" for x in _ropes(draft)),
+        _of_ropes(lambda rope: rope.layout == "interleaved"),
         _TURNED,
     ),
-    _Echo(
+    _Fact(
         ("causal",),
         lambda draft: _common(layer.causal for layer in draft.layers),
         _of("is use attention attn"),
     ),
-    _Echo(("scale attn weights",), _unscaled, frozenset()),
-    _Echo(("scale attn by inverse layer idx",), lambda draft: [False], frozenset()),
+    # Logits divided by the root of head_dim, and by nothing else.
+    _Fact(
+        ("scale attn weights",),
+        lambda draft: [all(layer.scale is None for layer in draft.layers)],
+        _NO_FILLER,
+    ),
+    _Fact(("scale attn by inverse layer idx",), lambda draft: [False], _NO_FILLER),
 )

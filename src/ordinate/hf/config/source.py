@@ -1,4 +1,4 @@
-"""Where a config comes from: a mapping, a file, a model's folder, or a config object. Nothing is executed."""
+"""Loading a config: from a mapping, a file, a model's folder, or a config object. No code of it is executed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...checks import short
+from ...checks import refused, short
+from ...text import Text
 from .plan import ConfigError
 
-_LARGEST_FILE = 16 * 2**20  # no config is; a checkpoint named by mistake is
+_LARGEST_FILE = 16 * 2**20  # a larger file is no config; it may be a checkpoint named by mistake
 
 
 def config_path(source: str | os.PathLike[str]) -> Path:
     """The config.json that a path means: the file itself, or the one in a model's folder."""
-    path = Path(source)
+    path, folder = Path(source), False
     try:
-        folder, path = path.is_dir(), path / "config.json" if path.is_dir() else path
+        folder = path.is_dir()
+        path = path / "config.json" if folder else path
         found = path.is_file()
     except (OSError, ValueError):  # a name too long, or with a null byte
-        found, folder = False, False
+        found = False
     if not found:
-        what = "a folder with a config.json" if folder else "a config.json or a folder with one"
-        raise ConfigError(f"source must be {what}, got {short(str(source))}")
+        rule = "must be a config.json or a folder with one"
+        if folder:
+            rule = "must be a folder with a config.json"
+        raise refused("source", rule, short(str(source)), error=ConfigError)
     return path
 
 
@@ -41,38 +45,35 @@ def load(source: object) -> dict[str, Any]:
     to_dict = getattr(source, "to_dict", None)  # a PretrainedConfig, without importing its class
     if callable(to_dict) and not isinstance(source, type):
         return dict(check_settings(to_dict()))
-    raise ConfigError(
-        f"source must be a mapping, a path or a PretrainedConfig, got {type(source).__name__}"
-    )
+    rule = "must be a mapping, a path or a PretrainedConfig"
+    raise refused("source", rule, type(source).__name__, error=ConfigError)
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    quoted = short(str(path))
     try:
         size = path.stat().st_size
-        if size > _LARGEST_FILE:
-            raise ConfigError(
-                f"source must be a file of at most 16 MiB, got {size} bytes in {short(str(path))}"
-            )
-        text = path.read_bytes()
+        text = path.read_bytes() if size <= _LARGEST_FILE else b""
     except OSError as error:
-        raise ConfigError(
-            f"source must be a file that can be read, got {short(str(path))}: {error.strerror}"
-        ) from None
+        got = f"{quoted}: {error.strerror}"
+        raise refused("source", "must be a file that can be read", got, error=ConfigError) from None
+    if size > _LARGEST_FILE:
+        got = Text("{size} bytes in {path}", size=size, path=quoted)
+        raise refused("source", "must be a file of at most 16 MiB", got, error=ConfigError)
     try:
-        return check_settings(json.loads(text.decode("utf-8-sig")))
+        values = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        reason = " ".join(reason.split())
-        raise ConfigError(f"source must be valid JSON, got {short(str(path))}: {reason}") from None
+        got = f"{quoted}: {' '.join(reason.split())}"
+        raise refused("source", "must be valid JSON", got, error=ConfigError) from None
+    return check_settings(values)
 
 
 def check_settings(values: object, name: str = "source") -> dict[str, Any]:
-    """The same mapping, if it has text for keys; else a refusal."""
+    """The same mapping; refused if it is none or has keys that are not text."""
     if not isinstance(values, dict):
-        raise ConfigError(f"{name} must hold a mapping of settings, got {short(values)}")
+        raise refused(name, "must hold a mapping of settings", short(values), error=ConfigError)
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(f"{name} must have text for keys, got {short(key)}")
+            raise refused(name, "must have text for keys", short(key), error=ConfigError)
     return values

@@ -1,18 +1,20 @@
-"""Families that add to the logits: ALiBi's and T5's."""
+"""Families that add to the logits: ALiBi and T5."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from ....bias.alibi import ALiBi
 from ....bias.t5 import T5Bias
+from ....checks import refused
 from ..plan import ConfigError, LayerPlan
 from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, Reader
-from ..rotary import Dialect
+from ..rope_settings import Dialect
 from .decoders import read_decoder
 from .family import Draft, Family, read_head_dim, read_sizes
 
@@ -25,9 +27,9 @@ class T5Rules:
 
 
 def read_bloom(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """BLOOM: one line per head, the same in all layers."""
+    """BLOOM: one slope per head, the same in all layers."""
     context = reader.integer("seq_length", "the length it was trained at", None)
-    return _alibi(reader, ALiBi(_heads(reader)), context)
+    return _alibi(reader, context)
 
 
 def read_falcon(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
@@ -35,39 +37,35 @@ def read_falcon(reader: Reader, family: Family, dialect: Dialect | None) -> Draf
     if not reader.boolean("alibi", "ALiBi instead of rotation"):
         return read_decoder(reader, family, dialect)
     reader.skip("rope_theta", "rope_scaling", "rope_parameters")
-    context = reader.integer("max_position_embeddings", "the longest context", None)
-    return _alibi(reader, ALiBi(_heads(reader), scaled=True), context)
+    return _alibi(reader, _context(reader), scaled=True)
 
 
 def read_mpt(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     """MPT: ALiBi whose gentlest slope is a setting."""
     settings = reader.part("attn_config") or Reader({}, path="attn_config.", parent=reader)
-    reader.skip("learned_pos_emb")  # never used by the code that has ALiBi
+    reader.skip("learned_pos_emb")  # not read by the code that has ALiBi
     if not settings.boolean("alibi", "whether ALiBi is used", True):
-        raise ConfigError(
-            "attn_config.alibi must be true, MPT without ALiBi is not supported, got false"
-        )
+        rule = "must be true, MPT without ALiBi is not supported"
+        raise refused("attn_config.alibi", rule, "false", error=ConfigError)
     exponent = settings.number(
         "alibi_bias_max", "the gentlest slope is 2 to minus this", 8.0, above=0, most=1e3
     )
     scale = settings.number("softmax_scale", "the softmax scale", None, above=0, most=1e6)
     for key in ("prefix_lm", "attn_uses_sequence_id"):
         if settings.boolean(key, "a mask that is not supported", False):
-            raise ConfigError(
-                f"attn_config.{key} must be false, other masks are not supported, got true"
-            )
+            rule = "must be false, other masks are not supported"
+            raise refused(f"attn_config.{key}", rule, "true", error=ConfigError)
     settings.refuse_rest()
-    context = reader.integer("max_position_embeddings", "the longest context", None)
-    return _alibi(reader, ALiBi(_heads(reader), max_exponent=exponent), context, scale)
+    return _alibi(reader, _context(reader), scale, max_exponent=exponent)
 
 
-def _heads(reader: Reader) -> int:
-    return reader.integer("num_attention_heads", "the number of heads", most=MOST_HEADS)
+def _context(reader: Reader) -> int | None:
+    return reader.integer("max_position_embeddings", "the longest context", None)
 
 
-def _alibi(reader: Reader, encoding: ALiBi, context: int | None, scale: float | None = None) -> Draft:
+def _alibi(reader: Reader, context: int | None, scale: float | None = None, **options: Any) -> Draft:
     count, heads, width = read_sizes(reader)
-    head_dim = read_head_dim(reader, heads, width)
+    head_dim, encoding = read_head_dim(reader, heads, width), ALiBi(heads, **options)
     layers = [
         LayerPlan(index, "full_attention", encoding, scale=scale, head_dim=head_dim)
         for index in range(count)
@@ -82,9 +80,9 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     """
     count = reader.integer("num_hidden_layers", "the number of encoder layers", most=MOST_LAYERS)
     decoders = reader.integer(
-        "num_decoder_layers", "the number of decoder layers", None, least=0, most=MOST_LAYERS
+        "num_decoder_layers", "the number of decoder layers", count, least=0, most=MOST_LAYERS
     )
-    heads = _heads(reader)
+    heads = reader.integer("num_attention_heads", "the number of heads", most=MOST_HEADS)
     head_dim = reader.integer("head_dim", "channels of a head", most=MOST_CHANNELS)
     buckets = reader.integer(
         "relative_attention_num_buckets", "buckets of distances", least=2, most=1 << 16
@@ -92,16 +90,16 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     furthest = reader.integer(
         "relative_attention_max_distance", "from here on distances share a bucket", most=1 << 17
     )
-    encoder_only = reader.peek("is_encoder_decoder") is False
-    decoders = 0 if encoder_only else count if decoders is None else decoders
+    if reader.peek("is_encoder_decoder") is False:
+        decoders = 0
     layers = []
     for stack, amount in (("encoder", count), ("decoder", decoders)):
         encoding = None
         for index in range(amount):
             if encoding is None:
-                encoding = _t5_bias(reader, heads, buckets, furthest, both=stack == "encoder")
+                encoding = _t5_bias(reader, heads, buckets, furthest, bidirectional=stack == "encoder")
             elif family.rules.own_tables:
-                encoding = _twin(encoding)
+                encoding = _with_own_table(encoding)
             layers.append(
                 LayerPlan(
                     index, "full_attention", encoding, scale=1.0, head_dim=head_dim, stack=stack,
@@ -111,19 +109,18 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     return Draft(layers)
 
 
-def _t5_bias(reader: Reader, heads: int, buckets: int, furthest: int, both: bool) -> T5Bias:
+def _t5_bias(reader: Reader, heads: int, buckets: int, furthest: int, bidirectional: bool) -> T5Bias:
     try:
         with torch.device("meta"):
-            return T5Bias(heads, buckets, furthest, bidirectional=both)
+            return T5Bias(heads, buckets, furthest, bidirectional=bidirectional)
     except ValueError as error:
+        rule = "and relative_attention_max_distance must fit together: {problem}"
         key = reader.spelled("relative_attention_num_buckets")
-        raise ConfigError(
-            f"{key} and relative_attention_max_distance must fit together: {error}"
-        ) from None
+        raise refused(key, rule, error=ConfigError, problem=error) from None
 
 
-def _twin(bias: T5Bias) -> T5Bias:
-    """Another bias of the same shape with a table of its own; what both compute from distances is shared."""
+def _with_own_table(bias: T5Bias) -> T5Bias:
+    """A bias of the same shape with a table of its own; what both compute from distances is shared."""
     other = copy.copy(bias)
     other._parameters = {"weight": nn.Parameter(torch.empty(bias.weight.shape, device="meta"))}
     return other

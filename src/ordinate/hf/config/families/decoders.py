@@ -1,15 +1,16 @@
-"""Rotary families: Llama and its many relatives."""
+"""Decoders with rotation: Llama and the many families whose layers differ from it by a rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ....checks import short
+from ....checks import refused, short
 from ....encoding import NoPE, PositionEncoding
+from ..context_length import original_max_positions
 from ..plan import ConfigError, LayerPlan, Temperature
-from ..reader import Reader
-from ..rotary import Dialect, RopeSource, read_rope, rope_parts
+from ..reader import MOST_LAYERS, Reader, checked_integer
+from ..rope_settings import Dialect, RopeSource, read_rope, rope_parts
 from .family import Draft, Family, read_head_dim, read_sizes
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -62,7 +63,7 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
         chunk = reader.integer(
             "attention_chunk_size", "tokens see each other within chunks of this size", None
         )
-    causal = rules.causal if isinstance(rules.causal, bool) else rules.causal(reader)
+    causal = rules.causal(reader) if callable(rules.causal) else rules.causal
     reader.skip("attention_chunk_size")
     if chunk is not None:
         reader.fixed("is_causal", True)  # whose masks stay causal within a chunk
@@ -74,44 +75,38 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
     turning = list(dict.fromkeys(kind for kind, turn in zip(kinds, turns, strict=True) if turn))
     parts = rope_parts(reader, turning, rules.scaled_types)
     temperature = rules.temperature(reader, parts) if rules.temperature else None
-    encodings: dict[str, PositionEncoding] = {}
-    head_dims = dict.fromkeys(kinds, head_dim)
-    if rules.head_dims:
-        head_dims |= rules.head_dims(reader, kinds)
-    for kind, part in parts.items():
-        if part is None:
-            continue
-        theta = rules.theta.get(kind, "rope_theta")
-        encodings[kind] = read_rope(
-            RopeSource(part, reader, head_dims[kind], theta, family.rope, context), dialect
+    head_dims = dict.fromkeys(kinds, head_dim) | (
+        rules.head_dims(reader, kinds) if rules.head_dims else {}
+    )
+    encodings = {
+        kind: read_rope(
+            RopeSource(
+                part, reader, head_dims[kind], rules.theta.get(kind, "rope_theta"), family.rope, context
+            ),
+            dialect,
         )
+        for kind, part in parts.items()
+        if part is not None
+    }
     nothing = NoPE()
-    windowed = rules.windows_all or SLIDING in kinds
-    if window is not None and not windowed:
+    if window is not None and not rules.windows_all and SLIDING not in kinds:
         reader.warn(
             f"{reader.spelled('sliding_window')} {window} has no effect, no layer of this model is windowed"
         )
     layers = []
     for index, (kind, turn) in enumerate(zip(kinds, turns, strict=True)):
-        encoding = encodings.get(kind, nothing) if turn else nothing
-        warm = temperature if not (rules.temperature_unrotated and turn) else None
+        encoding: PositionEncoding = encodings.get(kind, nothing) if turn else nothing
+        has_temperature = kind not in RECURRENT and not (rules.temperature_unrotated and turn)
         layers.append(
             LayerPlan(
                 index, kind, encoding, scale=scale, head_dim=head_dims[kind], causal=causal,
                 window=window if rules.windows_all or kind == SLIDING else None,
                 chunk=chunk if kind == CHUNKED else None,
-                temperature=None if kind in RECURRENT else warm,
+                temperature=temperature if has_temperature else None,
                 stack="decoder" if causal else "encoder",
             )
         )  # fmt: skip
-    return Draft(layers, {}, context, original_max_positions(encodings, context))
-
-
-def original_max_positions(encodings: Mapping[str, PositionEncoding], context: int | None) -> int | None:
-    """The shortest length that a scaling says the frequencies were trained at."""
-    scalings = [getattr(encoding, "scaling", None) for encoding in encodings.values()]
-    lengths = [getattr(scaling, "original_max_positions", None) for scaling in scalings]
-    return min((length for length in lengths if length), default=context)
+    return Draft(layers, {}, context, original_max_positions(encodings.values(), context))
 
 
 def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[str]:
@@ -123,14 +118,11 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
     known = {FULL, SLIDING, CHUNKED, *RECURRENT} if rules.layer_types else {FULL}
     for index, kind in enumerate(listed):
         if not isinstance(kind, str) or kind not in known:
-            raise ConfigError(
-                f"{reader.spelled('layer_types')}[{index}] must be one of {', '.join(sorted(known))}, "
-                f"got {short(kind)}"
-            )
-    if rules.layer_types:
-        rules.layer_types(
-            reader, count
-        )  # the keys it reads are understood, though the list overrules them
+            name, choices = f"{reader.spelled('layer_types')}[{index}]", ", ".join(sorted(known))
+            rule = "must be one of {choices}"
+            raise refused(name, rule, short(kind), error=ConfigError, choices=choices)
+    if rules.layer_types:  # the keys that the rule reads are understood, though the list overrides them
+        rules.layer_types(reader, count)
     return [str(kind) for kind in listed]
 
 
@@ -145,33 +137,33 @@ def read_window(reader: Reader) -> int | None:
 # Rules for layer types.
 
 
-def first_of(step: int) -> Callable[[Reader, int], list[str]]:
-    """Full attention in layer 0 and every ``step``-th from there, the others windowed."""
-    return lambda reader, count: [SLIDING if index % step else FULL for index in range(count)]
-
-
-def by_index(reader: Reader, count: int) -> list[str]:
-    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others convolve."""
-    listed = reader.sequence("full_attn_idxs", "the layers with attention", None)
-    indices = range(count) if listed is None else listed
-    for place, index in enumerate(indices):
-        Reader.checked_integer(f"{reader.spelled('full_attn_idxs')}[{place}]", index, 0, count - 1)
-    attending = set(indices)
-    return [FULL if index in attending else "conv" for index in range(count)]
-
-
 def every(
-    step: int, key: str | None = None, *, others: str = SLIDING
+    step: int, key: str | None = None, *, others: str = SLIDING, from_first: bool = False
 ) -> Callable[[Reader, int], list[str]]:
-    """Full attention in every ``step``-th layer, the others windowed; ``key`` may hold the step."""
+    """Full attention in the last of every ``step`` layers, or in the first; ``key`` may hold the step."""
 
     def layer_types(reader: Reader, count: int) -> list[str]:
         period = step
         if key is not None:
-            period = reader.integer(key, "full attention once in so many layers", step, most=1 << 14)
-        return [others if (index + 1) % period else FULL for index in range(count)]
+            period = reader.integer(key, "full attention once in so many layers", step, most=MOST_LAYERS)
+        start = 0 if from_first else 1
+        return [others if (index + start) % period else FULL for index in range(count)]
 
     return layer_types
+
+
+def by_index(reader: Reader, count: int) -> list[str]:
+    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others convolve."""
+    attending = read_indices(
+        reader, "full_attn_idxs", "the layers with attention", count - 1, range(count)
+    )
+    return [FULL if index in attending else "conv" for index in range(count)]
+
+
+def read_indices(reader: Reader, key: str, meaning: str, most: int, *default: range) -> set[int]:
+    """A list of indices of layers."""
+    listed, name = reader.sequence(key, meaning, *default), reader.spelled(key)
+    return {checked_integer(f"{name}[{place}]", index, 0, most) for place, index in enumerate(listed)}
 
 
 def from_layer(reader: Reader, count: int) -> list[str]:
@@ -197,15 +189,13 @@ def listed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
     listed = reader.sequence("no_rope_layers", "1 where a layer turns, 0 where not", None)
     if not listed:
         return [bool((index + 1) % step) for index in range(len(kinds))]
+    name = reader.spelled("no_rope_layers")
     if len(listed) != len(kinds):
-        raise ConfigError(
-            f"{reader.spelled('no_rope_layers')} must have {len(kinds)} entries, got {len(listed)}: {short(listed)}"
-        )
+        rule, got = "must have {length} entries", f"{len(listed)}: {short(listed)}"
+        raise refused(name, rule, got, error=ConfigError, length=len(kinds))
     for index, flag in enumerate(listed):
         if flag not in (0, 1):
-            raise ConfigError(
-                f"{reader.spelled('no_rope_layers')}[{index}] must be 0 or 1, got {short(flag)}"
-            )
+            raise refused(f"{name}[{index}]", "must be 0 or 1", short(flag), error=ConfigError)
     return [bool(flag) for flag in listed]
 
 

@@ -1,20 +1,20 @@
-"""Families that add a code to the embeddings: learned tables and sinusoids."""
+"""Families that add a position code to the embeddings: learned tables and sinusoids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from ....checks import short
+from ....checks import refused, short
 from ....embed.learned import Learned
 from ....embed.sinusoidal import Sinusoidal
 from ....encoding import NoPE, PositionEncoding
 from ..plan import ConfigError, LayerPlan
-from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader
-from ..rotary import Dialect
+from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader, checked_integer
+from ..rope_settings import Dialect
 from .family import Draft, Family, read_head_dim, read_sizes
 
 
@@ -42,16 +42,12 @@ class TableRules:
 
 
 def read_table(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """One stack whose embeddings carry the order: BERT, GPT-2, OPT, RoBERTa."""
+    """One stack with position codes in its embeddings: BERT, GPT-2, OPT, RoBERTa."""
     rules: TableRules = family.rules
     count, heads, width = read_sizes(reader)
     head_dim = read_head_dim(reader, heads, width)
-    reader.choice(
-        "position_embedding_type",
-        "how positions enter; others than absolute are not supported",
-        ["absolute"],
-        None,
-    )
+    meaning = "how positions enter; others than absolute are not supported"
+    reader.choice("position_embedding_type", meaning, ["absolute"], None)
     causal = rules.causal is True
     if rules.causal == "is_decoder":
         causal = reader.boolean("is_decoder", "whether a query sees no later keys", False)
@@ -86,12 +82,8 @@ def read_two_stacks(reader: Reader, family: Family, dialect: Dialect | None) -> 
         count = reader.integer(depth, f"the number of {stack} layers", least=0, most=MOST_LAYERS)
         breadth = _stack_key(reader, stack, "attention_heads", "num_attention_heads")
         heads = reader.integer(breadth, f"heads of the {stack}", most=MOST_HEADS)
-        head_dim = Reader.checked_integer(
-            f"{reader.spelled('hidden_size')} / {breadth}",
-            width // heads,
-            1,
-            MOST_CHANNELS,
-        )
+        name = f"{reader.spelled('hidden_size')} / {breadth}"
+        head_dim = checked_integer(name, width // heads, 1, MOST_CHANNELS)
         own = "max_source_positions" if stack == "encoder" else "max_target_positions"
         key = own if family.defaults.get(own) else "max_position_embeddings"
         rows = reader.integer(key, f"positions of the {stack}")
@@ -115,11 +107,9 @@ def _stack_key(reader: Reader, stack: str, key: str, common: str) -> str:
     own = f"{stack}_{key}"
     if stack == "decoder" or not reader.has(common):
         return own
-    if reader.has(own) and reader.peek(own) != reader.peek(common):
-        reader.warn(
-            f"{reader.spelled(common)}={short(reader.peek(common))} and {reader.spelled(own)}="
-            f"{short(reader.peek(own))} differ; the first is taken, as transformers does"
-        )
+    if reader.has(own):
+        names = reader.spelled(common), reader.spelled(own)
+        reader.warn_if_different(names[0], reader.peek(common), names[1], reader.peek(own))
     return common
 
 
@@ -132,18 +122,17 @@ def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[Pos
         )
         offset = pad + 1
     assert isinstance(offset, int)
-    if rules.inside:
-        if rows <= offset:
-            raise ConfigError(
-                f"{reader.spelled('max_position_embeddings')} must be greater than the {offset} rows before "
-                f"position 0, got {rows}"
-            )
-        rows -= offset
+    if rules.inside and rows <= offset:
+        rule = "must be greater than the {offset} rows before position 0"
+        name = reader.spelled("max_position_embeddings")
+        raise refused(name, rule, rows, error=ConfigError, offset=offset)
+    rows -= offset if rules.inside else 0
     if rules.code == "learned":
         with torch.device("meta"):
             return Learned(rows, width, offset), rows
     if width % 2:
-        raise ConfigError(f"{reader.spelled('hidden_size')} must be even for sinusoids, got {width}")
+        name = reader.spelled("hidden_size")
+        raise refused(name, "must be even for sinusoids", width, error=ConfigError)
     layout: Literal["interleaved", "half"] = "interleaved" if rules.code == "interleaved" else "half"
     return Sinusoidal(width, layout=layout, endpoint=rules.code == "endpoint", offset=offset), rows
 
@@ -164,38 +153,38 @@ def bigcode_scale(reader: Reader, index: int, head_dim: int) -> float | None:
     return None if scaled else 1.0
 
 
-def unscaled(reader: Reader, index: int, head_dim: int) -> float | None:
-    """GPT-Neo, which folds the scale into its weights."""
-    return 1.0
-
-
 def gpt_neo_layers(reader: Reader, count: int) -> tuple[list[str], int | None]:
     """GPT-Neo: ``[[["global", "local"], 12]]`` names types and how often the group repeats."""
     groups = reader.sequence("attention_types", "groups of layer types and how often they repeat", None)
     listed = reader.sequence("attention_layers", "the type of each layer", None)
     window = reader.integer("window_size", "keys a query sees in local layers")
-    words: list[object] = []
+    words: list[object] = ["global", "local"] * count
     if groups is not None:
-        for group in groups:
-            fits = (
-                isinstance(group, (list, tuple))
-                and len(group) == 2
-                and isinstance(group[0], (list, tuple))
-            )
-            if not fits:
-                raise ConfigError(
-                    f"attention_types must hold pairs of types and a number, got {short(group)}"
-                )
-            times = Reader.checked_integer("attention_types", group[1], 1, MOST_LAYERS)
-            if len(group[0]) * times > count:
-                raise ConfigError(f"attention_types must describe {count} layers, got {short(groups)}")
-            words += list(group[0]) * times
+        words = _repeated_groups(groups, count)
     else:
-        words = list(listed) if listed is not None else ["global", "local"] * ((count + 1) // 2)
-    if len(words) != count and not (groups is None and listed is None):
-        raise ConfigError(f"attention_types must describe {count} layers, got {len(words)}")
+        words = words[:count] if listed is None else list(listed)
+    if len(words) != count:
+        rule = "must describe {count} layers"
+        raise refused("attention_types", rule, len(words), error=ConfigError, count=count)
     names = {"global": "full_attention", "local": "sliding_attention"}
     for word in words:
         if not isinstance(word, str) or word not in names:
-            raise ConfigError(f"attention_types must be made of 'global' and 'local', got {short(word)}")
-    return [names[str(word)] for word in words[:count]], window
+            rule = "must be made of 'global' and 'local'"
+            raise refused("attention_types", rule, short(word), error=ConfigError)
+    return [names[str(word)] for word in words], window
+
+
+def _repeated_groups(groups: Sequence[Any], count: int) -> list[object]:
+    """The types of all layers, from groups of types and how often each group repeats."""
+    words: list[object] = []
+    for group in groups:
+        is_pair = isinstance(group, (list, tuple)) and len(group) == 2
+        if not is_pair or not isinstance(group[0], (list, tuple)):
+            rule = "must hold pairs of types and a number"
+            raise refused("attention_types", rule, short(group), error=ConfigError)
+        times = checked_integer("attention_types", group[1], 1, MOST_LAYERS)
+        if len(group[0]) * times > count:
+            rule = "must describe {count} layers"
+            raise refused("attention_types", rule, short(groups), error=ConfigError, count=count)
+        words += list(group[0]) * times
+    return words

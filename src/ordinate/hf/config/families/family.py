@@ -1,4 +1,4 @@
-"""What a family of models is to the reader: a function that reads it, and what its own code takes for granted."""
+"""What is known of a family of models: the function that reads its configs, and what its own code assumes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from ....encoding import PositionEncoding
 from ..plan import LayerPlan
-from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader
-from ..rotary import Dialect, RopeRules
+from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader, checked_integer
+from ..rope_settings import Dialect, RopeRules
 
 
 @dataclass
 class Draft:
-    """A plan in the making: what a family's function found."""
+    """What the function of a family found: a plan that is not complete."""
 
     layers: list[LayerPlan]
     embeddings: dict[str, PositionEncoding] = field(default_factory=dict)
@@ -24,16 +24,16 @@ class Draft:
 
 @dataclass(frozen=True)
 class Family:
-    """One line of the table of families.
+    """An entry of the table of families.
 
     Attributes:
-        name: As people say it.
+        name: The name for people.
         read: Reads a config of this family.
         defaults: What the family's own code takes for keys that a config leaves out, under our names.
         keys: Our names → the family's, where they differ.
         rope: What its rotation does that the config does not say.
         ignored: Keys that sound like positions and say nothing about them in this family.
-        fixed: Keys that its files have and its code does not read, and the one value that is true of it.
+        fixed: Keys that its files have and its code does not read → the only value that fits the code.
         rules: What its code does that the config does not say; what kind depends on ``read``.
     """
 
@@ -55,7 +55,7 @@ GPT_KEYS = {
 
 
 def sizes(width: int, heads: int, layers: int, context: int, **more: Any) -> dict[str, Any]:
-    """A config class's defaults, in the order a reader thinks of them."""
+    """The defaults of a config class for the sizes that every family has, and more."""
     return {
         "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers,
         "max_position_embeddings": context, **more,
@@ -63,7 +63,7 @@ def sizes(width: int, heads: int, layers: int, context: int, **more: Any) -> dic
 
 
 def read_sizes(reader: Reader) -> tuple[int, int, int]:
-    """Layers, heads and width: what every family has."""
+    """The numbers of layers and heads, and the width, which every family has."""
     layers = reader.integer("num_hidden_layers", "the number of layers", most=MOST_LAYERS)
     heads = reader.integer("num_attention_heads", "the number of heads", most=MOST_HEADS)
     width = reader.integer("hidden_size", "the width of the embeddings", most=MOST_WIDTH)
@@ -75,9 +75,5 @@ def read_head_dim(reader: Reader, heads: int, width: int) -> int:
     given = reader.integer("head_dim", "channels of a head", None, most=MOST_CHANNELS)
     if given is not None:
         return given
-    return Reader.checked_integer(
-        f"{reader.spelled('hidden_size')} / {reader.spelled('num_attention_heads')}",
-        width // heads,
-        1,
-        MOST_CHANNELS,
-    )
+    name = f"{reader.spelled('hidden_size')} / {reader.spelled('num_attention_heads')}"
+    return checked_integer(name, width // heads, 1, MOST_CHANNELS)

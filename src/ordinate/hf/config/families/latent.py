@@ -1,12 +1,13 @@
-"""DeepSeek's latent attention: a head is part position, part content, and only the first part turns."""
+"""DeepSeek's latent attention: only some channels of a head turn."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from ..context_length import original_max_positions
 from ..plan import LayerPlan
 from ..reader import MOST_CHANNELS, Reader
-from ..rotary import Dialect, RopeSource, read_rope, rope_parts
+from ..rope_settings import Dialect, RopeSource, read_rope, rope_parts
 from .family import Draft, Family, read_sizes
 
 
@@ -35,5 +36,4 @@ def read_latent(reader: Reader, family: Family, dialect: Dialect | None) -> Draf
         )
         for index in range(count)
     ]
-    trained = getattr(encoding.scaling, "original_max_positions", context)
-    return Draft(layers, {}, context, trained)
+    return Draft(layers, {}, context, original_max_positions([encoding], context))

@@ -1,15 +1,16 @@
-"""MiniMind: one switch for a YaRN whose settings are written in its code (jingyaogong/minimind, 2026)."""
+"""MiniMind: one setting turns on a YaRN whose numbers are in its code (jingyaogong/minimind, 2026)."""
 
 from __future__ import annotations
 
 from ..reader import Reader
-from ..rotary import Dialect
+from ..rope_settings import Dialect
 from .decoders import read_decoder
 from .family import Draft, Family
 
-#: What ``inference_rope_scaling`` stands for.
+_ORIGINAL = 2048
+#: The scaling that ``inference_rope_scaling`` turns on.
 SCALING = {
-    "type": "yarn", "factor": 16, "original_max_position_embeddings": 2048,
+    "type": "yarn", "factor": 16, "original_max_position_embeddings": _ORIGINAL,
     "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0,
 }  # fmt: skip
 
@@ -23,18 +24,15 @@ def read_minimind(reader: Reader, family: Family, dialect: Dialect | None) -> Dr
     context = reader.integer("max_position_embeddings", "the longest context")
     given = reader.values.get("rope_scaling")
     reader.skip("rope_scaling")
-    original = SCALING["original_max_position_embeddings"]
-    assert isinstance(original, int)
-    scaled = switched and context > original
+    scaled = switched and context > _ORIGINAL
     if switched and not scaled:
-        reader.warn(f"inference_rope_scaling has no effect up to {original} positions, got {context}")
+        reader.warn(f"inference_rope_scaling has no effect up to {_ORIGINAL} positions, got {context}")
     if given is not None and (not switched or given != SCALING):
         reader.warn("rope_scaling has no effect, MiniMind's code reads inference_rope_scaling alone")
-    values = {key: value for key, value in reader.values.items() if key != "rope_scaling"}
+    scaling = {"rope_scaling": SCALING if scaled else None}
     inner = Reader(
-        {**values, "rope_scaling": SCALING} if scaled else values,
-        defaults=reader.defaults, keys=reader.keys, parent=reader,
-    )  # fmt: skip
+        {**reader.values, **scaling}, defaults=reader.defaults, keys=reader.keys, parent=reader
+    )
     draft = read_decoder(inner, family, dialect)
     reader.used |= inner.used
     return draft

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from .family import Family
-from .rotary import ROTARY
-from .unrotated import OTHER
+from .other_families import OTHER
+from .rotary_families import ROTARY
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({**ROTARY, **OTHER})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....checks import short
+from ....checks import refused, short
 from ..plan import ConfigError, Temperature
 from ..reader import MOST_CHANNELS, MOST_LAYERS, Reader
-from .decoders import CHUNKED, FULL, SLIDING, every, listed_rotation, read_window
+from .decoders import CHUNKED, FULL, SLIDING, every, listed_rotation, read_indices, read_window
 
 
 def qwen2_moe_layers(reader: Reader, count: int) -> list[str]:
@@ -34,9 +34,8 @@ def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Te
     scale = reader.number("attn_scale", "how much queries grow with the logarithm", least=0, most=1e6)
     tuned = reader.ask("attn_temperature_tuning", "whether queries grow with their position")
     if not isinstance(tuned, int):  # true or false; the first files say 4, and mean true
-        raise ConfigError(
-            f"{reader.spelled('attn_temperature_tuning')} must be true or false, got {short(tuned)}"
-        )
+        name = reader.spelled("attn_temperature_tuning")
+        raise refused(name, "must be true or false", short(tuned), error=ConfigError)
     return Temperature(scale, every_so_many, start=1) if tuned else None
 
 
@@ -60,20 +59,16 @@ def exaone_layers(reader: Reader, count: int) -> list[str]:
         return every(4, "sliding_window_pattern")(reader, count)
     reader.ask("sliding_window_pattern", "L for a windowed layer, G for one that sees everything")
     if not pattern or set(pattern) - {"L", "G"}:
-        raise ConfigError(
-            f"{reader.spelled('sliding_window_pattern')} must be a number or made of L and G, got {short(pattern)}"
-        )
+        rule = "must be a number or made of L and G"
+        name = reader.spelled("sliding_window_pattern")
+        raise refused(name, rule, short(pattern), error=ConfigError)
     return [SLIDING if pattern[index % len(pattern)] == "L" else FULL for index in range(count)]
 
 
 def mllama_layers(reader: Reader, count: int) -> list[str]:
     """Llama 3.2 Vision: the listed layers attend to images alone."""
-    listed = reader.sequence("cross_attention_layers", "layers that attend to images alone")
-    for place, index in enumerate(listed):
-        Reader.checked_integer(
-            f"{reader.spelled('cross_attention_layers')}[{place}]", index, 0, MOST_LAYERS
-        )
-    crossing = set(listed)
+    meaning = "layers that attend to images alone"
+    crossing = read_indices(reader, "cross_attention_layers", meaning, MOST_LAYERS)
     return ["cross_attention" if index in crossing else FULL for index in range(count)]
 
 
@@ -92,33 +87,29 @@ def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
     widths = [narrow] * len(kinds)
     for key in overrides.values:  # written with leading zeros
         if not key.isdecimal() or len(key) > 8 or int(key) >= len(kinds):
-            raise ConfigError(
-                f"{overrides.path}{key[:40]} must be the index of a layer, of {len(kinds)}, got {key[:40]!r}"
-            )
+            rule, name = "must be the index of a layer, of {layers}", f"{overrides.path}{key[:40]}"
+            raise refused(name, rule, repr(key[:40]), error=ConfigError, layers=len(kinds))
         layer = overrides.part(key)
         if layer is not None:
-            widths[int(key)] = layer.integer(
-                "head_dim", "channels of a head", narrow, most=MOST_CHANNELS
-            )
+            meaning = "channels of a head"
+            widths[int(key)] = layer.integer("head_dim", meaning, narrow, most=MOST_CHANNELS)
             layer.refuse_rest()
-    found: dict[str, set[int]] = {kind: set() for kind in kinds}
-    for kind, width in zip(kinds, widths, strict=True):
-        found[kind].add(width)
-    for kind, sizes in found.items():
+    found = set(zip(kinds, widths, strict=True))
+    for kind in dict.fromkeys(kinds):
+        sizes = sorted(width for one, width in found if one == kind)
         if len(sizes) > 1:
-            raise ConfigError(
-                f"{overrides.path}head_dim must be one for all of {kind}, got {sorted(sizes)}"
-            )
-    return {kind: sizes.pop() for kind, sizes in found.items()}
+            rule = "must be one for all of {kind}"
+            raise refused(f"{overrides.path}head_dim", rule, sizes, error=ConfigError, kind=kind)
+    return dict(found)
 
 
 def gemma_causal(reader: Reader) -> bool:
     """Gemma 3 and 4 may attend both ways: ``true``, or ``"all"``; ``"vision"`` is for image tokens alone."""
     both = reader.ask("use_bidirectional_attention", "whether text attends in both directions", False)
     if both not in (False, True, "all", "vision"):
-        raise ConfigError(
-            f"{reader.spelled('use_bidirectional_attention')} must be true, false, 'all' or 'vision', got {short(both)}"
-        )
+        rule = "must be true, false, 'all' or 'vision'"
+        name = reader.spelled("use_bidirectional_attention")
+        raise refused(name, rule, short(both), error=ConfigError)
     return both in (False, "vision")
 
 
@@ -130,17 +121,7 @@ def gemma_window(reader: Reader) -> int | None:
     return window // 2 + 1
 
 
-def modernbert_layers(reader: Reader, count: int) -> list[str]:
-    """ModernBERT: full attention in layer 0 and then once in ``global_attn_every_n_layers``."""
-    period = reader.integer(
-        "global_attn_every_n_layers", "full attention once in so many layers", 3, most=MOST_LAYERS
-    )
-    return [SLIDING if index % period else FULL for index in range(count)]
-
-
 def modernbert_window(reader: Reader) -> int | None:
     """``local_attention`` is the width of the window; a key half as far away is still seen."""
-    return (
-        reader.integer("local_attention", "the width of the window, both sides together", least=2) // 2
-        + 1
-    )
+    meaning = "the width of the window, both sides together"
+    return reader.integer("local_attention", meaning, least=2) // 2 + 1

@@ -1,4 +1,4 @@
-"""Families without rotation: ALiBi, T5's buckets, learned tables, sinusoids."""
+"""The table of families without rotation: ALiBi, T5, learned tables, sinusoids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from .embeddings import (
     gpt_neo_layers,
     read_table,
     read_two_stacks,
-    unscaled,
 )
 from .family import GPT_KEYS, Family, sizes
 
@@ -91,7 +90,7 @@ OTHER: Mapping[str, Family] = MappingProxyType({
         rules=TableRules(causal=True, scale=bigcode_scale), ignored=("scale_attention_softmax_in_fp32",)),
     "gpt_neo": Family("GPT-Neo", read_table, sizes(2048, 16, 24, 2048, window_size=256),
         {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-        rules=TableRules(causal=True, scale=unscaled, layer_types=gpt_neo_layers)),
+        rules=TableRules(causal=True, scale=lambda *_: 1.0, layer_types=gpt_neo_layers)),
     "opt": Family("OPT", read_table, sizes(768, 12, 12, 2048),
         rules=TableRules(offset=2, causal=True)),
     "biogpt": Family("BioGPT", read_table, sizes(1024, 16, 24, 1024), rules=TableRules(offset=2, causal=True)),

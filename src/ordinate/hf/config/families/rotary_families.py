@@ -1,4 +1,4 @@
-"""Families that turn queries and keys."""
+"""The table of families with rotation: the defaults and rules of each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..rotary import RopeRules
+from ..rope_settings import RopeRules
 from .decoders import (
     FULL,
     SLIDING,
     DecoderRules,
     by_index,
     every,
-    first_of,
     from_layer,
     from_multiplier,
     from_multiplier_or_default,
@@ -38,7 +37,6 @@ from .single_models import (
     llama4_temperature,
     mistral_temperature,
     mllama_layers,
-    modernbert_layers,
     modernbert_window,
     qwen2_moe_layers,
     smollm3_layers,
@@ -194,10 +192,11 @@ ROTARY: Mapping[str, Family] = MappingProxyType({
         rules=DecoderRules(exaone_layers, rotates=windowed_rotation), sliding_window=4096),
     "afmoe": _plain("AFM MoE", 2048, 16, 32, 16384, 10000.0, 128,
         rules=DecoderRules(every(4, "global_attn_every_n_layers"), rotates=only_windowed), sliding_window=1024),
-    "cwm": _plain("CWM", 6144, 48, 64, 131072, 1000000.0, 128, rules=DecoderRules(first_of(4)),
+    "cwm": _plain("CWM", 6144, 48, 64, 131072, 1000000.0, 128, rules=DecoderRules(every(4, from_first=True)),
         sliding_window=8192, rope_parameters=_CWM),
     "modernbert": _plain("ModernBERT", 768, 12, 22, 8192, 160000.0, local_rope_theta=10000.0, local_attention=128,
-        rules=DecoderRules(modernbert_layers, scaled_types=(FULL, SLIDING), window=modernbert_window, causal=False,
+        rules=DecoderRules(every(3, "global_attn_every_n_layers", from_first=True), scaled_types=(FULL, SLIDING),
+            window=modernbert_window, causal=False,
             theta={FULL: "global_rope_theta", SLIDING: "local_rope_theta"}), global_rope_theta=160000.0,
         ignored=("position_embedding_type",)),
     # Layers without rotation
