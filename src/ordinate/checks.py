@@ -114,7 +114,7 @@ def refusal_of(error: BaseException) -> Refusal:
     return (
         found
         if isinstance(found, Refusal)
-        else Refusal("", "{sentence}", facts={"sentence": str(error)})
+        else Refusal("", "{sentence}", facts={"sentence": str(error) or type(error).__name__})
     )
 
 

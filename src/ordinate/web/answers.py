@@ -1,6 +1,6 @@
-"""What the page answers: each question bounded, computed by the library, and told in the visitor's language.
+"""What the page answers: every question is bounded, computed by the library, and answered in the visitor's language.
 
-Nothing here knows Gradio, so every answer can be asked for in a test or a script as well.
+Nothing here imports Gradio, so a test or a script can ask as well.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_at_most
-from ..lab.formats import writable
+from ..checks import Refusal, check_at_most, refusal_of, refused
 from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
 from ..plots.pictures import Picture
 from ..plots.view import View
+from ..text import Text
 from .controls import factor_of, number, spec_of
-from .words import say, text, translated
+from .texts import picture_in, refusal_text, say, text
 
 #: Smallest and largest of every size the page takes, less than the library's own so that a redraw stays quick.
 LIMITS = {
@@ -35,6 +35,7 @@ LIMITS = {
 DEFAULTS = {"positions": 32, "dim": 64, "heads": 8, "distance": 256, "train_length": 4096}
 MAX_TEXT = 200
 MAX_CONFIG = 256 * 1024  # characters
+NOTHING_GIVEN = "nothing has been given yet"
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,21 @@ def draw(
     options: Mapping[str, Any],
     sizes: Mapping[str, Any],
 ) -> Answer:
-    """One view of one encoding; a kind it does not have gives way to the one that says most."""
+    """One view of one encoding; in place of a kind that it does not have, its default kind."""
     try:
         spec = spec_of(encoding, typed or "", options)
-        view = View(**sizes_of(sizes))
-        has = kinds_of(view.encoding(spec))
-        chosen = kind if kind in has else None
-        stretch = {"factor": factor_of(options)} if chosen == "scalings" else {}
-        drawn = picture(spec, chosen, **sizes_of(sizes), **stretch)
+        given = sizes_of(sizes)
+        chosen = kind if kind in kinds_of(View(**given).encoding(spec)) else None
+        if chosen == "scalings":
+            given["factor"] = factor_of(options)
+        drawn = picture(spec, chosen, **given)
     except (ValueError, TypeError, OverflowError) as error:
-        return Answer(message=_refusal(error, language))
-    figure = figure_of(translated(drawn, language), "plotly")
-    return Answer(figure, "", command_of(spec, drawn.kind, {**sizes_of(sizes), **stretch}), drawn)
+        return Answer(message=refusal_text(error, language))
+    return Answer(_figure(drawn, language), "", command_of(spec, drawn.kind, given), drawn)
+
+
+def _figure(drawn: Picture, language: str) -> Any:
+    return figure_of(picture_in(drawn, language), "plotly")
 
 
 def views(
@@ -90,8 +94,8 @@ def views(
 
 def command_of(spec: str, kind: str, sizes: Mapping[str, float]) -> str:
     """The command line that draws the same."""
-    said = [f"--{name.replace('_', '-')} {value:.12g}" for name, value in sizes.items()]
-    return " ".join(["ordinate plot", shlex.quote(spec), f"--kind {kind}", *said, "-o picture.png"])
+    options = [f"--{name.replace('_', '-')} {value:.12g}" for name, value in sizes.items()]
+    return " ".join(["ordinate plot", shlex.quote(spec), f"--kind {kind}", *options, "-o picture.png"])
 
 
 def experiment(language: str, encoding: str, typed: str, sentence: str, seed: int) -> Answer:
@@ -103,8 +107,8 @@ def experiment(language: str, encoding: str, typed: str, sentence: str, seed: in
         view = View(text=sentence or "", dim=64, heads=4)
         drawn = shuffle_picture(view.encoding(spec), view, spec, seed)
     except (ValueError, TypeError, OverflowError) as error:
-        return Answer(message=_refusal(error, language))
-    return Answer(figure_of(translated(drawn, language), "plotly"), "", spec, drawn)
+        return Answer(message=refusal_text(error, language))
+    return Answer(_figure(drawn, language), "", spec, drawn)
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,12 @@ def doctor(language: str, config: str | None) -> Doctor:
     from ..hf.config.plan import ConfigError
     from ..hf.doctor import diagnose
 
-    if not config or not config.strip():
-        return Doctor(message=text("first_upload", language))
     try:
         found = diagnose(from_config(parsed_config(config)))
-    except (ConfigError, ValueError, RecursionError) as error:
-        return Doctor(message=_refusal(error, language))
+    except RecursionError:
+        return Doctor(refusal_text(refused("config", "is nested too deeply"), language))
+    except (ConfigError, ValueError) as error:
+        return Doctor(message=refusal_text(error, language))
     rows = tuple(
         (
             say(group.title, language),
@@ -146,90 +150,101 @@ def doctor(language: str, config: str | None) -> Doctor:
     if rows:
         from ..hf.picture import picture_of
 
-        figure = figure_of(translated(picture_of(found, found.model_type), language), "plotly")
+        figure = _figure(picture_of(found, found.model_type), language)
     return Doctor("", _facts(found, language), rows, figure, found)
 
 
-def parsed_config(config: str) -> dict[str, Any]:
+def parsed_config(config: str | None) -> dict[str, Any]:
     """The text of a config.json, of a bounded length, as a mapping."""
+    if not config or not config.strip():
+        raise refused("", NOTHING_GIVEN)
     check_at_most("characters of a config", len(config), MAX_CONFIG)
-    values = json.loads(config)
+    try:
+        values = json.loads(config)
+    except json.JSONDecodeError as error:
+        raise refused("config", "must be JSON: {problem}", problem=error) from None
     if not isinstance(values, dict):
-        raise ValueError(f"config must be a JSON object, got {type(values).__name__}")
+        raise refused("config", "must be a JSON object", type(values).__name__)
     return values
 
 
 def _short(value: float | None) -> float | None:
-    """Seven digits; None for what is not, or never ends."""
+    """Seven digits; None for None and for infinity."""
     return None if value is None or math.isinf(value) else float(f"{value:.7g}")
 
 
 def _facts(found: Any, language: str) -> str:
-    """The doctor's findings as Markdown: names in the visitor's language, sentences as the doctor says them."""
+    """The doctor's findings as Markdown, in the visitor's language."""
 
-    def fact(name: str, value: object) -> list[str]:
-        return [] if value is None else [f"- {say(name, language)}: {plain(say(str(value), language))}"]
+    def shown(value: object) -> str:
+        return plain(say(value if isinstance(value, str) else str(value), language))
+
+    def facts(values: Mapping[str, object]) -> list[str]:
+        return [
+            f"- {say(name, language)}: {shown(value)}"
+            for name, value in values.items()
+            if value is not None
+        ]
 
     context = found.effective_context
-    lines = [
-        f"### {plain(found.family)} · {plain(found.model_type)} · {found.layers} {say('layers', language)}",
-        "",
-    ]
-    lines += fact("context in positions", "no limit in the config" if context is None else context)
-    for stack, what in found.embeddings.items():
-        lines += fact("codes", f"{stack}: {what}")
+    head = f"### {plain(found.family)} · {plain(found.model_type)} · {found.layers} {say('layers', language)}"
+    lines = [head, ""]
+    lines += facts({"context in positions": "no limit in the config" if context is None else context})
+    for stack, codes in found.embeddings.items():
+        lines += facts({"codes": f"{stack}: {codes}"})
     for group in found.groups:
-        lines += ["", f"**{plain(say(group.title, language))}**", ""]
-        lines += fact("encoding", group.encoding)
-        lines += fact("scaling", group.scaling)
-        lines += fact("dialect", group.dialect)
-        lines += fact(
-            "factor on cos and sin", None if group.base is None else f"{group.attention_factor or 1:.6g}"
+        factor = None if group.base is None else f"{group.attention_factor or 1:.6g}"
+        lines += ["", f"**{shown(group.title)}**", ""]
+        bands = [
+            Text("pairs {first} to {last}", first=band.first, last=band.last) for band in group.bands
+        ]
+        lines += facts(
+            {
+                "encoding": group.encoding,
+                "scaling": group.scaling,
+                "dialect": group.dialect,
+                "factor on cos and sin": factor,
+                "softmax scale": f"{group.softmax_scale:.6g}",
+                "window": group.window,
+                **{pairs: band.fate for pairs, band in zip(bands, group.bands, strict=True)},
+            }
         )
-        lines += fact("softmax scale", f"{group.softmax_scale:.6g}")
-        lines += fact("window", group.window)
-        for band in group.bands:
-            lines += fact(f"pairs {band.first} to {band.last}", band.fate)
-    lines += ["", *(f"- {plain(say(note, language))}" for note in found.notes)]
-    lines += [f"- ⚠ {plain(say(warning, language))}" for warning in found.warnings]
-    return "\n".join(lines)
+    lines += ["", *(f"- {shown(note)}" for note in found.notes)]
+    return "\n".join([*lines, *(f"- ⚠ {shown(warning)}" for warning in found.warnings)])
 
 
-# What Markdown and HTML would take for marks of their own.
+# Signs that have a meaning in Markdown or HTML.
 _SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>&|#$~"}
 
 
 def plain(value: str) -> str:
-    """Text of a config or a record as text: no Markdown and no tags of its own."""
+    """Text of a config or a record, its Markdown and its tags escaped."""
     return value.translate(_SIGNS)
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab report's answer."""
+    """A lab report's answer, in English: `in_language` translates it."""
 
-    message: str = ""
+    refusal: Refusal | None = None
     summary: str = ""
     charts: tuple[Picture, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
 
 
-def lab_report(language: str, directory: Path | None) -> Lab:
-    """The curves and the table of a comparison's records, or one sentence why there are none.
-
-    What it holds is as the lab says it; `in_language` translates.
-    """
+def lab_report(directory: Path | None) -> Lab:
+    """The curves and the table of a comparison's records, or the reason why there are none."""
     from ..lab.report.api import read_report
     from ..lab.report.figures import charts
     from ..lab.report.table import columns
 
     if directory is None:
-        return Lab(message=text("first_upload", language))
+        return Lab(Refusal("", NOTHING_GIVEN))
     try:
         report = read_report(directory)
     except (OSError, ValueError) as error:
-        return Lab(message=_refusal(error, language))
+        return Lab(refusal_of(error))
     lines = [f"### {plain(report.narrative.title)}", "", plain(report.narrative.headline), ""]
     lines += [f"- {plain(finding.text)}" for finding in report.narrative.findings]
     lines += [f"- {plain(one.name)}: {one.state}, {plain(one.reason)}" for one in report.left_out]
@@ -238,23 +253,15 @@ def lab_report(language: str, directory: Path | None) -> Lab:
         (arm.label, *(column.cell(arm).text for column in shown)) for arm in report.summary.arms
     )
     pictures = tuple(charts(report.summary))
-    return Lab("", "\n".join(lines), pictures, ("encoding", *(column.title for column in shown)), rows)
+    titles = ("encoding", *(column.title for column in shown))
+    return Lab(None, "\n".join(lines), pictures, titles, rows)
 
 
 def in_language(found: Lab, language: str) -> Lab:
-    """A report with its titles, axes, captions and headings in a language; findings stay as the lab wrote them."""
-    charts = tuple(translated(chart, language) for chart in found.charts)
-    summary = f"{text('findings', language)}\n\n{found.summary}"
+    """A report with its titles, axes, captions and headings in a language; findings stay in English."""
     return dataclasses.replace(
         found,
-        message=say(found.message, language),
-        summary=summary if found.summary else "",
-        charts=charts,
+        summary=found.summary and f"{text('findings', language)}\n\n{found.summary}",
+        charts=tuple(picture_in(chart, language) for chart in found.charts),
         columns=tuple(say(column, language) for column in found.columns),
     )
-
-
-def _refusal(error: Exception, language: str) -> str:
-    sentence = "config is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    sentence = writable(sentence)
-    return say(sentence.splitlines()[0][:400] if sentence else type(error).__name__, language)

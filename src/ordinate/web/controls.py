@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
+from ..checks import refused
 from ..entries import catalog
 from ..entry import Option
 
@@ -117,10 +118,9 @@ def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
     """
     if encoding == OWN:
         if len(typed) > MAX_SPEC:
-            raise ValueError(f"spec must be at most {MAX_SPEC} characters, got {len(typed)}")
+            raise refused("spec", "must be at most {most} characters", len(typed), most=MAX_SPEC)
         return typed.strip()
-    if encoding not in names():
-        raise ValueError(f"encoding must be one of {', '.join(names())}, got {str(encoding)[:40]!r}")
+    _check_choice("encoding", encoding, names())
     controls = controls_of(encoding)
     chosen = {
         name: _checked(control, values.get(name, control.default)) for name, control in controls.items()
@@ -143,33 +143,38 @@ def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
 
 
 def factor_of(values: Mapping[str, Any]) -> float:
-    """How far the scalings stretch that are put side by side: as far as the one that is chosen."""
+    """By how much the scalings stretch that are compared: as much as the one that is chosen."""
     return _checked(_FACTOR, values.get("factor", _FACTOR.default))
 
 
 def _checked(control: Control, value: Any) -> Any:
-    """A value from outside, within its bounds; whole where the steps are."""
+    """A value that a visitor sent, within its bounds; whole where the steps are."""
+    if control.is_slider:
+        whole = float(control.step).is_integer()
+        return number(control.name, value, control.low, control.high, whole=whole)
     if control.choices:
-        if value not in control.choices:
-            raise ValueError(
-                f"{control.name} must be one of {', '.join(control.choices)}, got {str(value)[:40]!r}"
-            )
-        return value
-    if not control.is_slider:
-        if not isinstance(value, bool):
-            raise ValueError(f"{control.name} must be true or false, got {str(value)[:40]!r}")
-        return value
-    return number(control.name, value, control.low, control.high, whole=float(control.step).is_integer())
+        _check_choice(control.name, value, control.choices)
+    elif not isinstance(value, bool):
+        raise refused(control.name, "must be true or false", _quoted(value))
+    return value
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise refused(name, "must be one of {choices}", _quoted(value), choices=", ".join(choices))
 
 
 def number(name: str, value: Any, low: float, high: float, *, whole: bool) -> Any:
-    """A number a visitor gave, refused with its bounds where it is none or beyond them."""
+    """A number that a visitor sent, refused with its bounds if it is not a number or outside them."""
+    bounds = {"least": f"{low:.12g}", "most": f"{high:.12g}"}
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(
-            f"{name} must be a number from {low:.12g} to {high:.12g}, got {str(value)[:40]!r}"
-        )
+        raise refused(name, "must be a number from {least} to {most}", _quoted(value), **bounds)
     if not low <= value <= high:
-        raise ValueError(f"{name} must be from {low:.12g} to {high:.12g}, got {value:.12g}")
+        raise refused(name, "must be from {least} to {most}", f"{value:.12g}", **bounds)
     if whole and value != int(value):
-        raise ValueError(f"{name} must be a whole number, got {value:g}")
+        raise refused(name, "must be a whole number", f"{value:g}")
     return int(value) if whole else float(value)
+
+
+def _quoted(value: Any) -> str:
+    return repr(str(value)[:40])

@@ -9,6 +9,9 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from ..checks import refused
+from ..text import Text
+
 MAX_FILES = 2000
 MAX_BYTES = 64 * 2**20
 
@@ -37,7 +40,8 @@ def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as opened:
             _unpack(opened, folder)
     except _DAMAGE as error:
-        raise ValueError(f"archive must be a .zip that can be read, got one with {error}") from None
+        rule = "must be a .zip that can be read"
+        raise refused("archive", rule, Text("one with {error}", error=error)) from None
 
 
 def _unpack(opened: zipfile.ZipFile, folder: Path) -> None:
@@ -46,19 +50,20 @@ def _unpack(opened: zipfile.ZipFile, folder: Path) -> None:
         match = _RECORD.fullmatch(entry.filename)
         if match and not entry.is_dir():
             if match[1] in found:
-                raise ValueError(f"archive must hold one comparison, got {match[1]!r} twice")
+                twice = Text("{name} twice", name=repr(match[1]))
+                raise refused("archive", "must hold one comparison", twice)
             found[match[1]] = entry
     if "sweep.json" not in found:
-        raise ValueError("archive must hold the sweep.json of a comparison, got none")
+        raise refused("archive", "must hold the sweep.json of a comparison", Text("none"))
     if len(found) > MAX_FILES:
-        raise ValueError(f"archive must hold at most {MAX_FILES} records, got {len(found)}")
+        raise refused("archive", "must hold at most {most} records", len(found), most=MAX_FILES)
     left = MAX_BYTES
     for name, entry in found.items():
         with opened.open(entry) as stream:
             content = stream.read(left + 1)
         left -= len(content)
         if left < 0:
-            raise ValueError(f"archive must unpack to at most {MAX_BYTES} bytes, got more")
+            raise refused("archive", "must unpack to at most {most} bytes", Text("more"), most=MAX_BYTES)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)

@@ -31,7 +31,7 @@ POLICY = "; ".join(
 _LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 
 
-class Sealed:
+class OwnWebsiteOnly:
     """The application, closed to other websites.
 
     Args:
@@ -59,24 +59,24 @@ class Sealed:
         ]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def sealed(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", []), *self.headers]}
             await send(message)
 
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        elif (why := self._refusal(scope)) is None:
-            await self.app(scope, receive, sealed)
+        elif (reason := self._refusal(scope)) is None:
+            await self.app(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": why})
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
             headers = [(b"content-type", b"text/plain; charset=utf-8")]
-            await sealed({"type": "http.response.start", "status": 403, "headers": headers})
-            await sealed({"type": "http.response.body", "body": why.encode()})
+            await send_with_headers({"type": "http.response.start", "status": 403, "headers": headers})
+            await send_with_headers({"type": "http.response.body", "body": reason.encode()})
 
     def _refusal(self, scope: Any) -> str | None:
-        """Why a request is not answered, or None."""
+        """The reason why a request is not answered, or None."""
         given: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             given.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))

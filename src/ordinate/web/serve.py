@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,20 +10,20 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from ..checks import refused
 from ..extras import how_to_install
-from .page import CSS, QUIET, build
-from .security import Sealed
+from .security import OwnWebsiteOnly
 
 LOOPBACK = "127.0.0.1"
 
-# Plotly breaks its promise, without a reason, when an animation is stopped; nobody need be told.
+# Plotly rejects a promise without a reason when an animation is stopped, which is no error.
 _STOPPED = """<script>
 addEventListener('unhandledrejection', event => { if (event.reason === undefined) event.preventDefault(); });
 </script>"""
 
 MAX_UPLOAD = 32 * 2**20
 
-#: Visitors whose state the server holds, about 0.2 MiB each; the one who was away longest is forgotten first.
+#: Visitors whose state the server holds, about 0.2 MiB each; the state unused for longest is dropped first.
 MAX_SESSIONS = 100
 
 
@@ -37,7 +36,7 @@ def serve(
     framed_by: str | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Build the page, listen, and say where. Returns when the server is stopped.
+    """Build the page and listen. Returns when the server is stopped.
 
     Args:
         port: Default: a free one.
@@ -47,16 +46,18 @@ def serve(
     """
     missing = [name for name in ("gradio", "plotly") if find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(
-            f"{' and '.join(missing)} must be installed for the page: {how_to_install('web')}"
-        )
-    os.environ.update(QUIET)
-    import gradio as gr
+        raise refused(
+            " and ".join(missing), "must be installed for the page: {command}", command=how_to_install("web"),
+            error=ModuleNotFoundError,
+        )  # fmt: skip
     import torch
     import uvicorn
     from fastapi import FastAPI
     from starlette.middleware import Middleware
     from starlette.middleware.cors import CORSMiddleware
+
+    from .gradio_quiet import gr
+    from .page import CSS, build
 
     torch.set_num_threads(1)  # on tensors this small, threads wait for each other more than they help
     with listen(host, port) as listening:
@@ -65,7 +66,9 @@ def serve(
         page.state_session_capacity = MAX_SESSIONS
         # Our CORS rule allows no website, and keeps Gradio from adding one that echoes any.
         closed = [
-            Middleware(Sealed, address=listening.getsockname()[0], host=host, framed_by=framed_by),
+            Middleware(
+                OwnWebsiteOnly, address=listening.getsockname()[0], host=host, framed_by=framed_by
+            ),
             Middleware(CORSMiddleware),
         ]
         app = gr.mount_gradio_app(
@@ -96,7 +99,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     with contextlib.suppress(UnicodeError):  # as the system will ask for it
         is_name = name.encode("idna") != b""
     if not is_name:
-        raise ValueError(f"host must name an address of this machine, got {host!r:.100}")
+        raise refused("host", "must name an address of this machine", f"{host!r:.100}")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     return socket.create_server((name, port or 0), family=family)
 
@@ -108,17 +111,17 @@ def _address(host: str, listening: socket.socket) -> str:
 
 
 def _preload() -> str:
-    """Let the browser fetch the largest script at once; Gradio asks for it last, when the first figure is due."""
-    import gradio
+    """A tag by which the browser fetches the largest script at once; Gradio loads it last, for the first figure."""
+    from .gradio_quiet import gr
 
-    assets = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
+    assets = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
     found = sorted(assets.glob("PlotlyPlot-*.js"))
     return "".join(f'<link rel="modulepreload" href="./assets/{path.name}">' for path in found)
 
 
 def _theme() -> Any:
     """Gradio's plain theme in the fonts of the machine; its own would be fetched."""
-    import gradio as gr
+    from .gradio_quiet import gr
 
     fonts = ["system-ui", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", "sans-serif"]
     return gr.themes.Default(font=fonts, font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"])
