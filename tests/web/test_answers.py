@@ -19,7 +19,7 @@ import ordinate
 from ordinate import plots
 from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
-from ordinate.web import answers, words
+from ordinate.web import answers, texts
 from ordinate.web.controls import OWN, all_controls, controls_of, defaults_of, names, spec_of
 from ordinate.web.records_zip import unpack
 
@@ -221,9 +221,9 @@ def test_a_lab_report_shows_its_curves_and_its_table(tmp_path):
     from ordinate.lab.report.figures import charts
 
     _synthetic().write_sweep(tmp_path / "out", specs=("rope", "alibi"), seeds=(0, 1))
-    found = answers.lab_report("en", tmp_path / "out")
+    found = answers.lab_report(tmp_path / "out")
     report = read_report(tmp_path / "out")
-    assert found.message == ""
+    assert found.refusal is None
     expected = charts(report.summary)
     assert [picture.to_dict() for picture in found.charts] == [chart.to_dict() for chart in expected]
     for picture in found.charts:
@@ -234,18 +234,20 @@ def test_a_lab_report_shows_its_curves_and_its_table(tmp_path):
 
 
 def test_no_answer_without_a_report():
-    assert answers.lab_report("en", None).message == "nothing has been given yet"
+    assert str(answers.lab_report(None).refusal) == "nothing has been given yet"
 
 
 def test_a_folder_without_a_comparison_is_one_sentence(tmp_path):
-    found = answers.lab_report("en", tmp_path)
-    assert found.message
-    assert "\n" not in found.message
+    found = answers.lab_report(tmp_path)
+    assert found.refusal
+    assert "\n" not in str(found.refusal)
     assert found.charts == ()
 
 
 def test_a_folder_with_a_name_of_any_bytes_is_refused_in_text_that_can_be_sent(tmp_path):
-    message = answers.lab_report("en", tmp_path / "caf\udce9").message
+    refusal = answers.lab_report(tmp_path / "caf\udce9").refusal
+    assert refusal
+    message = texts.refusal_text(refusal, "en")
     assert message.encode().endswith(
         rb"caf\udce9 must hold a comparison, got a folder without sweep.json"
     )
@@ -271,13 +273,13 @@ def test_an_archive_cannot_reach_outside_its_folder(tmp_path):
 
 
 def test_every_text_has_both_languages():
-    for key, (english, chinese) in words.TEXTS.items():
+    for key, (english, chinese) in texts.TEXTS.items():
         assert english, key
         assert chinese, key
     for control in (*all_controls(), *answers.LIMITS):
-        assert control in words.TEXTS
+        assert control in texts.TEXTS
     for kind in plots.KINDS:
-        assert f"kind_{kind}" in words.TEXTS
+        assert f"kind_{kind}" in texts.TEXTS
 
 
 @pytest.mark.parametrize("encoding", [name for name in names() if name != OWN])
@@ -285,7 +287,7 @@ def test_every_label_of_every_picture_has_chinese(encoding):
     kinds, _ = answers.views(encoding, "", {}, {})
     allowed = {"NTK", "YaRN", "Llama 3", ""}
     for kind in kinds:
-        drawn = words.translated(plots.picture(encoding, kind, **answers.DEFAULTS), "zh")
+        drawn = texts.picture_in(plots.picture(encoding, kind, **answers.DEFAULTS), "zh")
         labels = [drawn.title, drawn.note]
         for panel in drawn.panels:
             labels += [panel.title, panel.x.label, panel.y.label]
@@ -298,12 +300,12 @@ def test_every_label_of_every_picture_has_chinese(encoding):
 
 def test_translation_changes_words_and_no_numbers():
     drawn = plots.picture("alibi", "bias", positions=4)
-    chinese = words.translated(drawn, "zh")
+    chinese = texts.picture_in(drawn, "zh")
     assert [p.matrix.nan_to_num().tolist() for p in chinese.panels] == [
         p.matrix.nan_to_num().tolist() for p in drawn.panels
     ]
     assert chinese.subject == drawn.subject
-    assert words.translated(drawn, "en") is drawn
+    assert texts.picture_in(drawn, "en") is drawn
 
 
 @pytest.mark.parametrize("typed", ODD)
@@ -357,7 +359,7 @@ def test_the_doctor_speaks_chinese_all_through():
 def test_a_lab_report_speaks_chinese_but_for_its_findings(tmp_path):
     path = Path(__file__).resolve().parents[1] / "lab" / "synthetic_records.py"
     runpy.run_path(str(path))["write_sweep"](tmp_path / "demo", specs=("rope", "alibi"), seeds=(0, 1))
-    report = answers.lab_report("zh", tmp_path / "demo")
+    report = answers.lab_report(tmp_path / "demo")
     english = answers.in_language(report, "en")
     assert (english.columns, [chart.note for chart in english.charts]) == (
         report.columns,

@@ -362,7 +362,7 @@ def test_a_comparison_opens_with_its_curves(shown, runs_folder, tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted((runs_folder / "demo").rglob("*")):
             archive.write(file, file.relative_to(runs_folder))
-    found = answers.lab_report("en", runs_folder / "demo")
+    found = answers.lab_report(runs_folder / "demo")
     shown.tab(3)
     shown.page.set_input_files("#report-zip input[type=file]", path)
     shown.page.wait_for_selector("#report-plot .main-svg")

@@ -121,5 +121,83 @@ LABELS = {
     "characters of a config": "配置的字符数",
     "config is nested too deeply": "配置嵌套过深",
     "a pair above the line never completes a turn within that length": "线以上的通道对在该长度内转不满一圈",
+    # with facts
+    "{name} ({end})": "{name}（{end}）",
+    "{arm} (tested at {length})": "{arm}（测试长度 {length}）",
+    "refused from {length}": "从 {length} 起拒绝",
+    "channel {channel}": "通道 {channel}",
     "pair {pair}": "第 {pair} 对",
+    "position {place}": "位置 {place}",
+    "head {head}": "头 {head}",
+    "with {encoding}": "使用 {encoding}",
+    "frequency divided by {factor}": "频率除以 {factor}",
+    "training length {length}": "训练长度 {length}",
+    "trained at {length}": "训练长度 {length}",
+    "pairs {first} to {last}": "第 {first} 到 {last} 对",
+    "context {length}": "上下文 {length}",
+    "the first {shown} of {asked} positions": "只画 {asked} 个位置中的前 {shown} 个",
+    "distances up to {last} have a {row} each": "距离不超过 {last} 时，每个距离有自己的{row}",
+    "each distance has its own": "每个距离都有自己的",
+    "all from {first} on share the last": "从 {first} 起共用最后一个",
+    "the {row} of each query and key": "每对查询和键的{row}",
+    "{shown} of {count} heads": "{count} 个头中的 {shown} 个",
+    "{family}: wavelengths of the pairs": "{family}：各通道对的波长",
+    "{slow} of {pairs} pairs do not complete a turn within {length} positions":
+        "{pairs} 对中有 {slow} 对在 {length} 个位置内转不满一圈",
+    "past that length they meet angles they were never trained on": "超过该长度会遇到训练中从未见过的角度",
+    "at {length} positions {past} of them go past the angles of that length":
+        "到 {length} 个位置时其中 {past} 对超出该长度内的角度",
+    "the scaling keeps them within the angles of that length up to {length}":
+        "缩放使它们到 {length} 为止不超出该长度内的角度",
+    "dynamic NTK leaves contexts up to {length} as they were; a cache must hold keys before rotation":
+        "动态 NTK 不改变 {length} 以内的上下文；缓存必须保存旋转前的键",
+    "LongRoPE switches its divisors at {length} tokens; a cache must hold keys before rotation":
+        "LongRoPE 在 {length} 个词元处切换除数；缓存必须保存旋转前的键",
+    "{layers}: {note}": "{layers}：{note}",
+    "{stack} {layers}": "{stack}{layers}",
+    "decoder": "解码器",
+    "encoder": "编码器",
+    "layers {layers}": "第 {layers} 层",
+    "the original length {original} is longer than max_position_embeddings {context}":
+        "原始长度 {original} 大于 max_position_embeddings {context}",
+    "max_position_embeddings {context} is the length before scaling; the scaling reaches {reach}":
+        "max_position_embeddings {context} 是缩放前的长度；缩放后可达 {reach}",
+    "max_position_embeddings {context} promises more than the scaling reaches, {original} x {factor} = {reach}":
+        "max_position_embeddings {context} 超过缩放能达到的长度：{original} × {factor} = {reach}",
+    "linear scaling has no original length: whether max_position_embeddings {context} is before or after the factor "
+    "{factor}, the config does not say":
+        "线性缩放没有原始长度：max_position_embeddings {context} 是乘以倍数 {factor} 之前还是之后的长度，配置没有说明",
+    "attention factor {given} is not YaRN's 0.1 ln({factor}) + 1 = {usual}":
+        "注意力系数 {given} 不等于 YaRN 的 0.1 ln({factor}) + 1 = {usual}",
+    "loss at {length}": "{length} 长度的损失",
+    "accuracy at {length}": "{length} 长度的准确率",
+    "rise at {length}": "{length} 长度的损失上升",
+    "last answers at {length}": "{length} 长度末尾答案的准确率",
+    "last tokens at {length}": "{length} 长度末尾词元的损失",
+    "extra context at {length}": "{length} 长度的额外上下文",
+    "Each model was trained at {length} tokens and is tested, unchanged, at every length.":
+        "每个模型以 {length} 个词元训练，不作改动地在各长度上测试。",
+    "The share of right answers of the task “{task}”.": "任务“{task}”中正确答案的比例。",
+    "Where in a sequence of {length} tokens the loss comes from.": "在 {length} 个词元的序列中，损失来自何处。",
+    "Every position is compared on the same text: a point is off the model's loss with exactly the last {length} "
+    "tokens in view by what its own targets are off it.":
+        "各位置在同样的文本上比较：一点偏离“恰好只看最近 {length} 个词元”时的损失多少，就是它自己的目标偏离多少。",
+    "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the "
+    "text, over targets that see more.":
+        "同样的目标恰好只看最近 {length} 个词元时的损失，减去看到全部文本时的损失，取看得更多的目标。",
+    "Bands are 95 % intervals, over text and seeds together.": "色带为 95 % 区间，文本与随机种子合在一起。",
+    "The training loss, each point the mean of {width} logged steps.": "训练损失，每点为 {width} 个记录步的平均。",
+    "Bands are one standard deviation over {up_to}{seeds} seeds.": "色带为{up_to} {seeds} 个随机种子的一个标准差。",
+    "up to ": "最多",
+    "One seed each, so there are no bands.": "各只有一个随机种子，因此没有色带。",
+    "pair {pair}: a turn in {positions} positions": "第 {pair} 对：每 {positions} 个位置转一圈",
+    "{inside} of {pairs} pairs make a whole turn within the training length":
+        "{pairs} 对中有 {inside} 对在训练长度内转满一圈",
+    "stretched {factor} times from {length} positions; grey: before scaling":
+        "从 {length} 个位置拉伸 {factor} 倍；灰色为缩放前",
+    "shuffled: {words}. Outputs change by {without} without positions, by {placed} with {encoding}{means}":
+        "打乱后：{words}。输出的变化：无位置信息 {without}，使用 {encoding} 为 {placed}{means}",
+    " ({means})": "（{means}）",
+    "symmetric, for attention without a mask": "对称形式，不加掩码",
+    "all under a causal mask, which tells the order too": "都加因果掩码，掩码本身也透露顺序",
 }  # fmt: skip

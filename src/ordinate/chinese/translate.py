@@ -7,7 +7,7 @@ from ..text import Text, reworded
 from . import core, hf, lab, labels, tools
 
 #: English template → Chinese template with the same names in braces. Advice has entries of its own.
-TEMPLATES = {**core.RULES, **hf.RULES, **lab.RULES, **tools.RULES, **labels.LABELS}
+TEMPLATES = {**labels.LABELS, **core.RULES, **hf.RULES, **lab.RULES, **tools.RULES}
 
 
 def translated(text: str) -> str:
@@ -17,7 +17,7 @@ def translated(text: str) -> str:
         >>> translated(Text("pair {pair}", pair=3)), translated("position")
         ('第 3 对', '位置')
     """
-    return text.reworded(_template) if isinstance(text, Text) else _template(text)
+    return text.reworded(_label) if isinstance(text, Text) else _label(text)
 
 
 def in_chinese(refusal: Refusal) -> str:
@@ -29,12 +29,16 @@ def in_chinese(refusal: Refusal) -> str:
     """
     facts = reworded(refusal.facts, _template)
     rule, advice = (_template(text).format_map(facts) for text in (refusal.rule, refusal.advice))
-    value = refusal.value
-    if isinstance(value, Text):
-        value = translated(value)
+    argument, value = refusal.argument, refusal.value
+    argument = argument.reworded(_template) if isinstance(argument, Text) else _template(argument)
+    value = value.reworded(_template) if isinstance(value, Text) else value
     got = "" if value is None else f"，现在是 {value}"
-    return f"{translated(refusal.argument)} {rule}".strip() + got + advice
+    return f"{argument} {rule}".strip() + got + advice
 
 
 def _template(english: str) -> str:
     return TEMPLATES.get(english, english)
+
+
+def _label(english: str) -> str:
+    return labels.LABELS.get(english, english)

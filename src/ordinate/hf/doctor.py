@@ -14,6 +14,7 @@ from ..embed.learned import Learned
 from ..encoding import NoPE
 from ..rotate.rope import RoPE
 from ..scaling import NTK, DynamicNTK, Linear, LongRoPE, Scaling, YaRN, frequencies
+from ..text import Text, joined
 from .config.context_length import effective_context, reach_of, scalings
 from .config.families.registry import FAMILIES
 from .config.plan import LayerPlan, Plan, Reading, describe_encoding
@@ -237,22 +238,26 @@ def _fate(ratio: float, factor: float) -> str:
 
 def _notes(plan: Plan) -> list[str]:
     """What is no contradiction and worth knowing."""
-    notes = []
+    notes: list[str] = []
     groups = plan.groups()
     for title, layers in groups:
         note = _slow_pairs(layers[0], plan)
         if note is not None:
-            notes.append(f"{title}: {note}" if len(groups) > 1 else note)
+            notes.append(Text("{layers}: {note}", layers=title, note=note) if len(groups) > 1 else note)
     for scaling in scalings(plan.layers):
         if isinstance(scaling, DynamicNTK):
             notes.append(
-                f"dynamic NTK leaves contexts up to {scaling.original_max_positions} as they were; a cache "
-                f"must hold keys before rotation"
+                Text(
+                    "dynamic NTK leaves contexts up to {length} as they were; a cache must hold keys before rotation",
+                    length=scaling.original_max_positions,
+                )
             )
         elif isinstance(scaling, LongRoPE):
             notes.append(
-                f"LongRoPE switches its divisors at {scaling.original_max_positions} tokens; a cache must hold "
-                f"keys before rotation"
+                Text(
+                    "LongRoPE switches its divisors at {length} tokens; a cache must hold keys before rotation",
+                    length=scaling.original_max_positions,
+                )
             )
         elif (getattr(scaling, "factor", None) or 1.0) > 1:
             notes.append("the scaling is static: it acts at every length, short contexts included")
@@ -282,50 +287,82 @@ def _slow_pairs(layer: LayerPlan, plan: Plan) -> str | None:
     count = int(slow.sum())
     if not count:
         return None
-    said = (
-        f"{count} of {int((scaled > 0).sum())} pairs do not complete a turn within {trained} positions; "
-    )
-    if effective <= trained:
-        return said + "past that length they meet angles they were never trained on"
     past = int((slow & (effective * scaled > trained * plain * (1 + 1e-6))).sum())
-    if past:
-        return said + f"at {effective} positions {past} of them go past the angles of that length"
-    return said + f"the scaling keeps them within the angles of that length up to {effective}"
+    if effective <= trained:
+        fate: str = "past that length they meet angles they were never trained on"
+    elif past:
+        fate = Text(
+            "at {length} positions {past} of them go past the angles of that length",
+            length=effective,
+            past=past,
+        )
+    else:
+        fate = Text(
+            "the scaling keeps them within the angles of that length up to {length}", length=effective
+        )
+    slow_pairs = Text(
+        "{slow} of {pairs} pairs do not complete a turn within {length} positions",
+        slow=count, pairs=int((scaled > 0).sum()), length=trained,
+    )  # fmt: skip
+    return joined(slow_pairs, fate)
 
 
 def _contradictions(plan: Plan) -> list[str]:
     """Settings that do not fit each other."""
-    found = []
+    found: list[str] = []
     context = plan.max_positions
     for scaling in scalings(plan.layers):
         original = getattr(scaling, "original_max_positions", None)
         if original is not None and context is not None and original > context:
             found.append(
-                f"the original length {original} is longer than max_position_embeddings {context}"
+                Text(
+                    "the original length {original} is longer than max_position_embeddings {context}",
+                    original=original,
+                    context=context,
+                )
             )
         if isinstance(scaling, YaRN) and context is not None:
             reach = reach_of(scaling)
             assert reach is not None
             if context == original and reach > context:
                 found.append(
-                    f"max_position_embeddings {context} is the length before scaling; the scaling reaches {reach}"
+                    Text(
+                        "max_position_embeddings {context} is the length before scaling; the scaling reaches {reach}",
+                        context=context,
+                        reach=reach,
+                    )
                 )
             elif context > reach:
                 found.append(
-                    f"max_position_embeddings {context} promises more than the scaling reaches, "
-                    f"{original} x {scaling.factor:g} = {reach}"
+                    Text(
+                        "max_position_embeddings {context} promises more than the scaling reaches, "
+                        "{original} x {factor} = {reach}",
+                        context=context,
+                        original=original,
+                        factor=f"{scaling.factor:g}",
+                        reach=reach,
+                    )
                 )
         told = context != plan.original_max_positions or FAMILIES[plan.model_type].rope.reaches_context
         if isinstance(scaling, Linear) and context is not None and not told:
             found.append(
-                f"linear scaling has no original length: whether max_position_embeddings {context} is before or "
-                f"after the factor {scaling.factor:g}, the config does not say"
+                Text(
+                    "linear scaling has no original length: whether max_position_embeddings {context} is before or "
+                    "after the factor {factor}, the config does not say",
+                    context=context,
+                    factor=f"{scaling.factor:g}",
+                )
             )
         if isinstance(scaling, YaRN):
             usual = 0.1 * math.log(scaling.factor) + 1
             given = scaling.attention_factor
             if scaling.mscale_all_dim is None and given is not None and abs(given - usual) > 1e-6:
                 found.append(
-                    f"attention factor {given:.6g} is not YaRN's 0.1 ln({scaling.factor:g}) + 1 = {usual:.6g}"
+                    Text(
+                        "attention factor {given} is not YaRN's 0.1 ln({factor}) + 1 = {usual}",
+                        given=f"{given:.6g}",
+                        factor=f"{scaling.factor:g}",
+                        usual=f"{usual:.6g}",
+                    )
                 )
     return found

@@ -7,6 +7,7 @@ import math
 import torch
 
 from ..plots.pictures import Axis, Lines, Mark, Picture, Series
+from ..text import Text
 from .doctor import Diagnosis
 
 
@@ -18,10 +19,20 @@ def picture_of(found: Diagnosis, subject: str) -> Picture:
     marks = []
     if found.original_max_positions:
         marks.append(
-            Mark("y", float(found.original_max_positions), f"trained at {found.original_max_positions}")
+            Mark(
+                "y",
+                float(found.original_max_positions),
+                Text("trained at {length}", length=found.original_max_positions),
+            )
         )
     if found.effective_context and found.effective_context != found.original_max_positions:
-        marks.append(Mark("y", float(found.effective_context), f"context {found.effective_context}"))
+        marks.append(
+            Mark(
+                "y",
+                float(found.effective_context),
+                Text("context {length}", length=found.effective_context),
+            )
+        )
     panels = []
     for group in turning:
         pairs = torch.tensor([float(pair.index) for pair in group.pairs])
@@ -31,5 +42,5 @@ def picture_of(found: Diagnosis, subject: str) -> Picture:
         axes = Axis("pair"), Axis("wavelength in positions", log=True)
         panels.append(Lines(*axes, tuple(series), title=group.title, marks=tuple(marks)))
     note = "a pair above the line never completes a turn within that length"
-    title = f"{found.family}: wavelengths of the pairs"
+    title = Text("{family}: wavelengths of the pairs", family=found.family)
     return Picture("wavelengths", subject, title, tuple(panels), note, columns=len(panels))

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..attending.api import attention
 from ..checks import check_at_most
 from ..encoding import NoPE, PositionEncoding
+from ..text import Text
 from ..verification.observe import causal_only
 from ..verification.setting import Setting
 from .biases import largest
@@ -97,16 +98,20 @@ def draw(plain: Shuffle, placed: Shuffle, subject: str, means: str = "") -> Pict
     changes = [float((result.after - result.before).abs().amax()) for result in (plain, placed)]
     visible = max(*changes, 0.01)  # so that rounding stays white
     panels = []
-    for result, who in ((plain, "without positions"), (placed, f"with {subject}")):
+    for result, who in (
+        (plain, "without positions"),
+        (placed, Text("with {encoding}", encoding=subject)),
+    ):
         change = result.after - result.before
         for matrix, title in ((result.before, who), (result.after, "shuffled, put back in order")):
             panels.append(Heatmap(matrix, *axes, "attention weight", 0.0, limit, title, names, names))
         panels.append(Heatmap(change, *axes, "change", -visible, visible, "change", names, names))
     shuffled = " ".join(plain.words[index] for index in plain.order)
-    note = (
-        f"shuffled: {shuffled}. Outputs change by {plain.change:.1e} without positions, "
-        f"by {placed.change:.1e} with {subject}" + (f" ({means})" if means else "")
-    )
+    note = Text(
+        "shuffled: {words}. Outputs change by {without} without positions, by {placed} with {encoding}{means}",
+        words=shuffled, without=f"{plain.change:.1e}", placed=f"{placed.change:.1e}", encoding=subject,
+        means=Text(" ({means})", means=Text(means)) if means else "",
+    )  # fmt: skip
     return Picture("attention", subject, "attention before and after a shuffle", tuple(panels), note, 3)
 
 

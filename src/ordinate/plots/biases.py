@@ -7,11 +7,12 @@ from torch import Tensor
 
 from ..encoding import PositionEncoding
 from ..entries import entry_of
+from ..text import Text, joined
 from ..verification.observe import bias_by_distance, causal_only
 from ..walkthrough.biases import dense_bias
 from ..walkthrough.setting import Example
 from .pictures import Axis, Bars, Heatmap, Lines, Picture, Series
-from .view import View, joined, part_with
+from .view import View, part_with
 
 _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
@@ -42,12 +43,16 @@ def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     first = int((past[1:] == past[:-1]).nonzero()[0])
     last = int((past == past[-1]).nonzero()[0])
     shared = (
-        f"distances up to {first - 1} have a {value} each"
+        Text("distances up to {last} have a {row} each", last=first - 1, row=Text(value))
         if first < last
         else "each distance has its own"
     )
-    note = joined(f"{shared}; all from {last} on share the last", view.left_out(len(places)))
-    return Picture("buckets", subject, f"the {value} of each query and key", (panel,), note)
+    note = joined(
+        shared, Text("all from {first} on share the last", first=last), view.left_out(len(places))
+    )
+    return Picture(
+        "buckets", subject, Text("the {row} of each query and key", row=Text(value)), (panel,), note
+    )
 
 
 def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
@@ -65,7 +70,8 @@ def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     low = -limit if seen.amin() < 0 else 0.0
     high = limit if seen.amax() > 0 or not low else 0.0
     panels = tuple(
-        Heatmap(dense[head], _KEY, _QUERY, _BIAS.label, low, high, f"head {head}") for head in shown
+        Heatmap(dense[head], _KEY, _QUERY, _BIAS.label, low, high, Text("head {head}", head=head))
+        for head in shown
     )
     return Picture(
         "bias",
@@ -88,7 +94,7 @@ def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture
     distances = torch.arange(first, view.distance + 1)
     rows = bias_by_distance(encoding, setting, distances).detach()
     series = tuple(
-        Series(f"head {head}", distances, rows[head])
+        Series(Text("head {head}", head=head), distances, rows[head])
         for head in spread(len(rows), 4 if _trained(encoding) else 8)
     )
     panel = Lines(_DISTANCE, _BIAS, series, ordered=True)
@@ -115,7 +121,7 @@ def spread(count: int, most: int) -> list[int]:
 
 def heads_left_out(shown: int, count: int) -> str:
     """A word for the note of a picture that shows some heads of many."""
-    return f"{shown} of {count} heads" if shown < count else ""
+    return Text("{shown} of {count} heads", shown=shown, count=count) if shown < count else ""
 
 
 def _trained(encoding: PositionEncoding) -> str:

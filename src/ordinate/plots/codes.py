@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from ..encoding import PositionEncoding
+from ..text import Text, joined
 from ..verification.observe import codes
 from .pictures import Axis, Heatmap, Lines, Picture, Series
-from .view import View, joined
+from .view import View
 
 _POSITION = Axis("position")
 _CHANNEL = Axis("channel")
@@ -31,7 +32,10 @@ def channels(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     places = view.places(encoding, 128)
     matrix = _codes(encoding, view, places)
     picked = view.picked("channels", matrix.shape[1])
-    series = tuple(Series(f"channel {channel}", places, matrix[:, channel]) for channel in picked)
+    series = tuple(
+        Series(Text("channel {channel}", channel=channel), places, matrix[:, channel])
+        for channel in picked
+    )
     panel = Lines(_POSITION, _VALUE, series)
     note = view.left_out(len(places))
     return Picture("channels", subject, "some channels along the positions", (panel,), note)
@@ -42,7 +46,8 @@ def profile(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     matrix = _codes(encoding, view, torch.tensor(view.at))
     places = torch.arange(matrix.shape[1])
     series = tuple(
-        Series(f"position {place}", places, row) for place, row in zip(view.at, matrix, strict=True)
+        Series(Text("position {place}", place=place), places, row)
+        for place, row in zip(view.at, matrix, strict=True)
     )
     panel = Lines(_CHANNEL, _VALUE, series)
     return Picture("profile", subject, "the code of some positions across channels", (panel,))

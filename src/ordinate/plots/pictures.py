@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..text import Text
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -65,7 +67,7 @@ class Series:
     @property
     def label(self) -> str:
         """The name in the legend."""
-        return f"{self.name} ({self.end})" if self.end else self.name
+        return Text("{name} ({end})", name=self.name, end=self.end) if self.end else self.name
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import scaling
 from ..encoding import PositionEncoding
+from ..text import Text
 from ..verification.spectrum import declared_frequencies
 from ..walkthrough.rotary import pairs_of_channels
 from .pictures import Axis, Lines, Mark, Picture, Plane, Series
@@ -31,7 +32,7 @@ def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     turned = rope.at(places, lengths=_length(rope, view)).apply(x)[0, 0]
     picked = view.picked("pairs", len(channels), last=len(channels) // 4)
     tracks = torch.stack([turned[:, channels[pair]] for pair in picked])
-    names = tuple(f"pair {pair}" for pair in picked)
+    names = tuple(Text("pair {pair}", pair=pair) for pair in picked)
     axes = (Axis("first channel of the pair"), Axis("second channel"))
     title = "a pair turns by its own angle at every position"
     return Picture(
@@ -56,8 +57,12 @@ def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         Lines(
             _POSITION,
             Axis("cos of the angle", limits=(-end, end)),
-            (Series(f"pair {pair}", places, cos[0, :, pair]),),
-            f"pair {pair}: a turn in {float(turn[pair]):.4g} positions",
+            (Series(Text("pair {pair}", pair=pair), places, cos[0, :, pair]),),
+            Text(
+                "pair {pair}: a turn in {positions} positions",
+                pair=pair,
+                positions=f"{float(turn[pair]):.4g}",
+            ),
         )
         for pair in view.picked("pairs", cos.shape[-1])
     )
@@ -77,9 +82,15 @@ def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture
         plain = _wavelength(scaling.frequencies(rope.base, rope.rotary_dim))
         series = [Series("before scaling", pairs, plain, points=True, quiet=True),
                   Series("after scaling", pairs, series[0].y, points=True)]  # fmt: skip
-    mark = Mark("y", float(view.train_length), f"training length {view.train_length}")
+    mark = Mark(
+        "y", float(view.train_length), Text("training length {length}", length=view.train_length)
+    )
     inside = int((_wavelength(stated) <= view.train_length).sum())
-    note = f"{inside} of {len(stated)} pairs make a whole turn within the training length"
+    note = Text(
+        "{inside} of {pairs} pairs make a whole turn within the training length",
+        inside=inside,
+        pairs=len(stated),
+    )
     panel = Lines(_PAIR, _WAVELENGTH, tuple(series), marks=(mark,))
     return Picture("wavelengths", subject, "the wavelength of each pair", (panel,), note)
 
@@ -100,7 +111,11 @@ def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     for name, rule in compared.items():
         scaled = plain if rule is None else rule.inv_freq(rope.base, rope.rotary_dim)
         panels.append(_bands(name, plain, scaled, length, factor))
-    note = f"stretched {factor:g} times from {length} positions; grey: before scaling"
+    note = Text(
+        "stretched {factor} times from {length} positions; grey: before scaling",
+        factor=f"{factor:g}",
+        length=length,
+    )
     title = "wavelengths under each scaling"
     return Picture("scalings", subject, title, tuple(panels), note, columns=len(panels))
 
@@ -116,13 +131,17 @@ def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float)
     pairs, divided = torch.arange(len(plain)), plain / scaled
     kept = divided < 1 + 1e-9
     whole = (divided > factor * (1 - 1e-9)) & ~kept
-    masks = {"kept": kept, "in between": ~kept & ~whole, f"frequency divided by {factor:g}": whole}
+    masks = {
+        "kept": kept,
+        "in between": ~kept & ~whole,
+        Text("frequency divided by {factor}", factor=f"{factor:g}"): whole,
+    }
     found = [
         Series(label, pairs[mask], _wavelength(scaled[mask]), points=True)
         for label, mask in masks.items()
     ]
     before = Series("before scaling", pairs, _wavelength(plain), quiet=True)
-    mark = Mark("y", float(length), f"training length {length}")
+    mark = Mark("y", float(length), Text("training length {length}", length=length))
     return Lines(_PAIR, _WAVELENGTH, (before, *found), name, (mark,))
 
 

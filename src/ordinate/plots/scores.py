@@ -10,11 +10,12 @@ from ..bias.add import parts_of
 from ..bias.types import RowBias
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
+from ..text import Text, joined
 from ..verification.observe import bias_of, hooks_of, logits
 from ..verification.setting import Setting
 from .biases import heads_left_out, spread
 from .pictures import Axis, Lines, Mark, Picture, Series
-from .view import View, joined
+from .view import View
 
 _LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of which must fit
 
@@ -23,7 +24,11 @@ def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     """The score of a token with its like at each distance, on each head where heads differ."""
     curves = scores_by_distance(encoding, view)
     distances = torch.arange(curves.shape[1])
-    names = ["score"] if len(curves) == 1 else [f"head {head}" for head in range(len(curves))]
+    names = (
+        ["score"]
+        if len(curves) == 1
+        else [Text("head {head}", head=head) for head in range(len(curves))]
+    )
     series = tuple(Series(names[at], distances, curves[at]) for at in spread(len(curves), 8))
     x = Axis("distance, query - key (positions)")
     panel = Lines(

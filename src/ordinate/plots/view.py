@@ -10,6 +10,7 @@ import torch
 from ..checks import check_at_most, check_fields, check_ints, check_number, check_positive_int
 from ..encoding import PositionEncoding
 from ..entries import entry_of
+from ..text import Text
 from ..verification.observe import hooks_of
 from ..verification.setting import Setting, attribute_of
 from ..walkthrough.setting import example_encoding
@@ -112,7 +113,9 @@ class View:
     def left_out(self, shown: int) -> str:
         """A word for the note of a picture that shows fewer positions than were asked for."""
         asked = self.positions
-        return f"the first {shown} of {asked} positions" if asked is not None and shown < asked else ""
+        if asked is None or shown >= asked:
+            return ""
+        return Text("the first {shown} of {asked} positions", shown=shown, asked=asked)
 
 
 def part_with(encoding: PositionEncoding, kind: str) -> Any:
@@ -122,8 +125,3 @@ def part_with(encoding: PositionEncoding, kind: str) -> Any:
         if entry is not None and kind in entry.pictures:
             return part
     return None
-
-
-def joined(*notes: str) -> str:
-    """Several notes as one, those that are empty left out."""
-    return "; ".join(note for note in notes if note)

@@ -38,7 +38,10 @@ class Components:
 
     def in_language(self, spoken: str) -> list[Any]:
         """Every component's text in a language, as Gradio's updates."""
-        return [gr.update(**{shows: text(key, code_of(spoken))}) for shows, key in self._texts]
+        changes: list[dict[str, Any]] = [
+            {shows: text(key, code_of(spoken))} for shows, key in self._texts
+        ]
+        return [gr.update(**change) for change in changes]
 
 
 @dataclass(frozen=True)

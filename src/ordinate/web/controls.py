@@ -166,7 +166,7 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def number(name: str, value: Any, low: float, high: float, *, whole: bool) -> Any:
     """A number that a visitor sent, refused with its bounds if it is not a number or outside them."""
-    bounds = {"least": f"{low:.12g}", "most": f"{high:.12g}"}
+    bounds: dict[str, Any] = {"least": f"{low:.12g}", "most": f"{high:.12g}"}
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise refused(name, "must be a number from {least} to {most}", _quoted(value), **bounds)
     if not low <= value <= high:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...checks import refused
 from ...encoding import NoPE, PositionEncoding
 from ...numerics import in_float64
+from ...text import Text
 
 _NOTHING = NoPE()
 
@@ -178,12 +179,15 @@ class Plan:
             rest = dataclasses.replace(layer, index=0, encoding=_NOTHING)
             alike.setdefault((described[id(layer.encoding)], rest), []).append(layer)
         stacks = Counter(layer.stack for layer in self.layers)
-        found = []
+        found: list[tuple[str, list[LayerPlan]]] = []
         for layers in alike.values():
             stack = layers[0].stack
             whole = stacks[stack] == len(layers)
-            title = "all layers" if whole else f"layers {_ranges([x.index for x in layers])}"
-            found.append((f"{stack} {title}" if len(stacks) > 1 else title, layers))
+            indices = _ranges([layer.index for layer in layers])
+            title = Text("all layers") if whole else Text("layers {layers}", layers=indices)
+            if len(stacks) > 1:
+                title = Text("{stack} {layers}", stack=Text(stack), layers=title)
+            found.append((title, layers))
         return found
 
     def __repr__(self) -> str:

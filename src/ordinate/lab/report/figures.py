@@ -9,7 +9,7 @@ import torch
 
 from ...plots.palette import ON_LIGHT_AND_DARK
 from ...plots.pictures import Axis, Lines, Mark, Picture, Series, Style
-from .. import formats as words
+from ...text import Text, sentences
 from .estimate import Estimate
 from .summary import Arm, Evaluation, Summary
 
@@ -64,10 +64,11 @@ def _perplexity_of(loss: float) -> float:
 
 
 def _perplexity(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
-    note = (
-        f"Each model was trained at {summary.train_length} tokens and is tested, unchanged, at every "
-        f"length. Lower is better, flat is holding. {_bands(summary)}"
+    tested = Text(
+        "Each model was trained at {length} tokens and is tested, unchanged, at every length.",
+        length=summary.train_length,
     )
+    note = sentences(tested, "Lower is better, flat is holding.", _bands(summary))
     series = _by_length(summary.arms, styles, lambda one: one.loss, scale=_perplexity_of)
     levels = {one.name: _perplexity_of(one.loss) for one in summary.baselines.values()}
     x, y = _tested_at(summary), _log_axis("perplexity per token", series, levels.values())
@@ -75,7 +76,8 @@ def _perplexity(summary: Summary, styles: Mapping[str, Style]) -> Picture | None
 
 
 def _accuracy(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
-    note = f"The share of right answers of the task “{summary.task}”. {_bands(summary)}"
+    share = Text("The share of right answers of the task “{task}”.", task=summary.task)
+    note = sentences(share, _bands(summary))
     series = _by_length(summary.arms, styles, lambda one: one.accuracy, scale=lambda share: 100 * share)
     x, y = _tested_at(summary), Axis("right answers (%)", limits=(-3, 103))
     return _chart("accuracy", "Right answers against length", note, x, y, series, summary)
@@ -87,17 +89,19 @@ def _positions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
         one = arm.furthest
         if one is not None and one.positions:
             points = [((each.start + each.stop) / 2, each.loss) for each in one.positions]
-            name = arm.label if one.length == longest else f"{arm.label} (tested at {one.length})"
+            tested = Text("{arm} (tested at {length})", arm=arm.label, length=one.length)
+            name = arm.label if one.length == longest else tested
             series.append(_series(name, styles[arm.label], points, margins=True))
-    control = (
-        ""
-        if summary.by_accuracy
-        else "Every position is compared on the same text: a point is off the model's loss with exactly the "
-        f"last {summary.train_length} tokens in view by what its own targets are off it. "
+    control = Text(
+        "Every position is compared on the same text: a point is off the model's loss with exactly the last {length} "
+        "tokens in view by what its own targets are off it.",
+        length=summary.train_length,
     )
-    note = (
-        f"Where in a sequence of {longest} tokens the loss comes from. At the start everyone lacks context; "
-        f"past the dashed line lie positions no model saw in training. {control}{_MARGINS}"
+    note = sentences(
+        Text("Where in a sequence of {length} tokens the loss comes from.", length=longest),
+        "At the start everyone lacks context; past the dashed line lie positions no model saw in training.",
+        "" if summary.by_accuracy else control,
+        _MARGINS,
     )
     first = min((one.x[0].item() for one in series), default=math.inf)
     doublings = [2**power for power in range(longest.bit_length()) if first <= 2**power]
@@ -107,10 +111,16 @@ def _positions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
 
 
 def _gain(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
-    note = (
-        f"The loss of the same targets with exactly the last {summary.train_length} tokens in view, less the loss "
-        "with all of the text, over targets that see more. Above zero the model makes use of the rest; at zero "
-        f"it ignores it, and a flat perplexity is no merit; below zero it is harmed. {_MARGINS}"
+    difference = Text(
+        "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the "
+        "text, over targets that see more.",
+        length=summary.train_length,
+    )
+    note = sentences(
+        difference,
+        "Above zero the model makes use of the rest; at zero it ignores it, and a flat perplexity is no merit; below "
+        "zero it is harmed.",
+        _MARGINS,
     )
     series = _by_length(summary.arms, styles, lambda one: one.gain, margins=True)
     x, y = _tested_at(summary), Axis("loss saved (nats per token)")
@@ -122,9 +132,10 @@ def _gain(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
 def _extensions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
     if not summary.extensions:
         return None
-    note = (
-        "The trained model as it is, and with its frequencies rescaled for evaluation alone: not one weight "
-        f"is changed. {_bands(summary)}"
+    note = sentences(
+        "The trained model as it is, and with its frequencies rescaled for evaluation alone: not one weight is "
+        "changed.",
+        _bands(summary),
     )
     extended = {arm.spec for arm in summary.extensions}
     arms = [arm for arm in summary.arms if arm.spec in extended] + list(summary.extensions)
@@ -140,10 +151,11 @@ def _training(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
         points = [_mean_step(arm.training[at : at + width]) for at in range(0, len(arm.training), width)]
         if points:
             series.append(_series(arm.label, styles[arm.label], points))
-    mean = f", each point the mean of {width} logged steps" if width > 1 else ""
-    note = (
-        f"The training loss{mean}. Every arm has the same model, the same batches in the same "
-        f"order and the same number of steps. {_bands(summary)}"
+    means = Text("The training loss, each point the mean of {width} logged steps.", width=width)
+    note = sentences(
+        means if width > 1 else "The training loss.",
+        "Every arm has the same model, the same batches in the same order and the same number of steps.",
+        _bands(summary),
     )
     levels = {one.name: one.loss for one in summary.baselines.values()}
     x, y = Axis("step"), Axis("training loss (nats per token)")
@@ -161,8 +173,8 @@ def _bands(summary: Summary) -> str:
     counts = {len(arm.seeds) for arm in summary.arms}
     if counts == {1}:
         return "One seed each, so there are no bands."
-    seeds = words.plural(max(counts), "seed")
-    return f"Bands are one standard deviation over {'up to ' if len(counts) > 1 else ''}{seeds}."
+    seeds, up_to = max(counts), Text("up to ") if len(counts) > 1 else ""
+    return Text("Bands are one standard deviation over {up_to}{seeds} seeds.", up_to=up_to, seeds=seeds)
 
 
 # Parts of a chart
@@ -175,7 +187,14 @@ def _chart(
     """Curves over one axis, marked at the training length if a summary is given, and at named levels."""
     marks = [Mark("y", level, name) for name, level in (levels or {}).items()]
     if summary is not None:
-        marks.insert(0, Mark("x", float(summary.train_length), f"trained at {summary.train_length}"))
+        marks.insert(
+            0,
+            Mark(
+                "x",
+                float(summary.train_length),
+                Text("trained at {length}", length=summary.train_length),
+            ),
+        )
     panel = Lines(x, y, tuple(series), marks=tuple(marks))
     return Picture(kind, "", title, (panel,), note) if series else None
 
@@ -192,7 +211,7 @@ def _by_length(
     found = []
     for arm in arms:
         points = [(one.length, value) for one in arm.evaluations if (value := measure(one)) is not None]
-        end = f"refused from {arm.refusal.length}" if arm.refusal else ""
+        end = Text("refused from {length}", length=arm.refusal.length) if arm.refusal else ""
         if points:
             found.append(_series(arm.label, styles[arm.label], points, scale, margins, end))
     return found

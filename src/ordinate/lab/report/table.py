@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...entries import catalog
+from ...text import Text
 from .. import formats as words
 from .estimate import Estimate
 from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Settling, Summary
@@ -55,16 +56,19 @@ def columns(summary: Summary) -> list[Column]:
             "range is over seeds.", lambda arm: Cell(arm.stretch, min((s.factor for s in arm.stretches), default=None)),
         ),
         Column(
-            "rise", f"rise at {factor}", "of the last tokens", f"The loss of the last {_last_tokens(summary)} tokens "
+            "rise", Text("rise at {length}", length=factor), "of the last tokens",
+            f"The loss of the last {_last_tokens(summary)} tokens "
             f"of {furthest} over that of the last ones at the training length, by the same model; ± is half of a "
             "95 % interval over text and seeds together.", lambda arm: _rise(arm, furthest),
         ),
         Column(
-            "accuracy", f"accuracy at {factor}", "%", f"Share of right answers at {furthest} tokens, "
+            "accuracy", Text("accuracy at {length}", length=factor), "%",
+            f"Share of right answers at {furthest} tokens, "
             "mean ± standard deviation over seeds.", lambda arm: _accuracy(arm, furthest),
         ),
         Column(
-            "last_accuracy", f"last answers at {factor}", "%", "Share of right answers among the last "
+            "last_accuracy", Text("last answers at {length}", length=factor), "%",
+            "Share of right answers among the last "
             f"{_last_tokens(summary)} tokens of {furthest}; ± is half of a 95 % interval over tests and seeds "
             "together.", lambda arm: _last_accuracy(arm, furthest),
         ),
@@ -77,14 +81,16 @@ def columns(summary: Summary) -> list[Column]:
             "length, mean ± standard deviation over seeds.", lambda arm: _accuracy(arm, arm.train_length),
         ),
         Column(
-            "last_loss", f"last tokens at {factor}", "nats per token", "The loss of the last "
+            "last_loss", Text("last tokens at {length}", length=factor), "nats per token",
+            "The loss of the last "
             f"{_last_tokens(summary)} tokens of a sequence of {furthest}, set off against the same targets "
             f"with exactly the last {summary.train_length} tokens in view, so that it is of the same text as "
             "every other loss. The mean over a long text hides a cliff behind the easy beginning; this does "
             "not.", lambda arm: last_tokens(arm, furthest),
         ),
         Column(
-            "gain", f"extra context at {factor}", "nats per token", "Windowed control: the loss of the same "
+            "gain", Text("extra context at {length}", length=factor), "nats per token",
+            "Windowed control: the loss of the same "
             f"targets with exactly the last {summary.train_length} tokens in view, less the loss with all of "
             "the text, over targets that see more. Above 0 the model gains by the rest, near 0 it ignores it, "
             "below 0 it is harmed; ± is half of a 95 % interval. A scaling is held against the control of the "

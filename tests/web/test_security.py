@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ordinate.web import serve
-from ordinate.web.security import Sealed
+from ordinate.web.security import OwnWebsiteOnly
 
 OWN = {"host": "127.0.0.1:7860"}
 
@@ -23,7 +23,7 @@ def ask(
     kind: str = "http",
     **options: Any,
 ) -> list[dict]:
-    """The messages a sealed application sends for one request."""
+    """The messages that the guarded application sends for one request."""
     sent: list[dict] = []
 
     async def app(scope, receive, send):
@@ -35,8 +35,8 @@ def ask(
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": kind, "method": method, "headers": raw}
     with ThreadPoolExecutor(1) as thread:  # a browser driven by this process leaves its loop running
-        sealed = Sealed(app, host, named or host, **options)
-        thread.submit(asyncio.run, sealed(scope, None, send)).result()
+        guarded = OwnWebsiteOnly(app, host, named or host, **options)
+        thread.submit(asyncio.run, guarded(scope, None, send)).result()
     return sent
 
 
