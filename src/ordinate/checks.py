@@ -306,13 +306,26 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise refused(name, "must be one of {choices}", short(value), choices=listed)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def one_of(names: Sequence[str]) -> Text:
+    """Names in quotes as alternatives.
+
+    Example:
+        >>> one_of(["rope", "none"])
+        "'rope' or 'none'"
+    """
+    *others, last = (Text("{name!r}", name=name) for name in names)
+    for name in reversed(others):
+        last = Text("{first} or {rest}", first=name, rest=last)
+    return last
+
+
+def nearest(word: str, known: Iterable[str]) -> Text:
     """``"; did you mean 'rope'?"`` when something known is close, else the list of what is known."""
     known = list(known)
     close = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.5)
     if close:
-        return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return "; known: " + ", ".join(known)
+        return Text("; did you mean {names}?", names=one_of(close))
+    return Text("; known: {names}", names=", ".join(known))
 
 
 def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str, **facts: Any) -> None:

@@ -20,6 +20,7 @@ from .encoding import Along, Combined, NoPE, PositionEncoding
 from .entry import Entry, Option, Table
 from .rotate.rope import RoPE
 from .spec import MOST_CHARACTERS, MOST_PARTS, quoted, read_value, split
+from .text import Text
 
 
 def _rows_by_distance(sizes: Mapping[str, int]) -> int:
@@ -170,7 +171,11 @@ def register(entry: Entry) -> Entry:
     if not (isinstance(cls, type) and issubclass(cls, base)):
         rule = "must be a subclass of {base}"
         raise refused(
-            f"cls of {short(entry.name)}", rule, short(cls), error=TypeError, base=base.__name__
+            Text("cls of {name}", name=short(entry.name)),
+            rule,
+            short(cls),
+            error=TypeError,
+            base=base.__name__,
         )
     if not re.fullmatch("[a-z][a-z0-9_]*", entry.name):
         rule = "must be small letters, digits and underscores, a letter first"
@@ -178,12 +183,14 @@ def register(entry: Entry) -> Entry:
     if entry.name in catalog or entry.name in _ALIASES:
         raise refused("name", "must be new to the catalog", repr(entry.name))
     if not cls.__doc__:
-        raise refused(f"cls of {entry.name!r}", "must have a docstring", cls.__name__)
+        raise refused(
+            Text("cls of {name}", name=short(entry.name)), "must have a docstring", cls.__name__
+        )
     if not entry.is_scaling and not any(
         "claims" in vars(one) for one in cls.__mro__[: cls.__mro__.index(base)]
     ):
         rule = "must have claims of its own, if only frozenset()"
-        raise refused(f"cls of {entry.name!r}", rule, cls.__name__)
+        raise refused(Text("cls of {name}", name=short(entry.name)), rule, cls.__name__)
     _known._entries[entry.name] = entry
     return entry
 
@@ -275,13 +282,11 @@ def create(
             continue
         if not made or made[-1][0].cls is not RoPE:
             before = made[-1][0].name if made else "nothing"
-            raise ValueError(
-                f"scaling {entry.name!r} must follow rope in spec {quoted(spec)}, got {before}"
-            )
+            rule = "must follow rope in spec {spec}"
+            raise refused(Text("scaling {name!r}", name=entry.name), rule, before, spec=quoted(spec))
         if made[-1][1].get("scaling") is not None:
-            raise ValueError(
-                f"rope must have one scaling in spec {quoted(spec)}, got a second, {entry.name!r}"
-            )
+            rule = "must have one scaling in spec {spec}, got a second, {second!r}"
+            raise refused("rope", rule, spec=quoted(spec), second=entry.name)
         made[-1][1]["scaling"] = entry.cls(**arguments)
     encodings: list[PositionEncoding] = []
     for (entry, arguments), axis in zip(made, axes, strict=True):
@@ -298,7 +303,7 @@ def parse(spec: str) -> list[tuple[Entry, dict[str, Any]]]:
         [('rope', {'base': 1000000.0}), ('yarn', {'factor': 4})]
     """
     if not isinstance(spec, str) or not spec.strip():
-        raise ValueError(f"spec must be text such as 'rope:base=1e6', got {spec!r}")
+        raise refused("spec", "must be text such as 'rope:base=1e6'", short(spec))
     check_at_most("characters of a spec", len(spec), MOST_CHARACTERS)
     parts = re.split(r"\+(?=\s*[A-Za-z])", spec)
     check_at_most("encodings and scalings of a spec", len(parts), MOST_PARTS)
@@ -310,20 +315,18 @@ def _parse_part(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
     name = name.strip().lower()
     entry = catalog.get(_ALIASES.get(name, name))
     if entry is None:
-        raise ValueError(
-            f"unknown encoding {quoted(name)} in spec {quoted(spec)}{nearest(name, catalog)}"
-        )
+        rule = "unknown encoding {name} in spec {spec}{hint}"
+        hint = nearest(name, catalog)
+        raise refused("", rule, name=quoted(name), spec=quoted(spec), hint=hint)
     options = {}
     for option in split(listed, spec) if listed.strip() else []:
         key, equals, value = (part.strip() for part in option.partition("="))
         if not equals or not key or not value:
-            raise ValueError(
-                f"option must be written name=value in spec {quoted(spec)}, got {quoted(option)}"
-            )
+            rule = "must be written name=value in spec {spec}"
+            raise refused("option", rule, quoted(option), spec=quoted(spec))
         if key in options:
-            raise ValueError(
-                f"option {quoted(key)} must be given once in spec {quoted(spec)}, got it twice"
-            )
+            rule = "must be given once in spec {spec}, got it twice"
+            raise refused(Text("option {name}", name=quoted(key)), rule, spec=quoted(spec))
         options[key] = read_value(value, spec)
     return entry, options
 
@@ -334,10 +337,12 @@ def _arguments(
     parameters = entry.parameters
     for key in options:
         if key not in parameters:
-            hint = nearest(key, parameters) if parameters else "; it has no options"
-            raise ValueError(
-                f"unknown option {quoted(key)} of {entry.name!r} in spec {quoted(spec)}{hint}"
-            )
+            known: dict[str, Any] = {"option": quoted(key), "encoding": entry.name, "spec": quoted(spec)}
+            if not parameters:
+                rule = "unknown option {option} of {encoding!r} in spec {spec}; it has no options"
+                raise refused("", rule, **known)
+            rule = "unknown option {option} of {encoding!r} in spec {spec}{hint}"
+            raise refused("", rule, **known, hint=nearest(key, parameters))
     arguments = {**{k: v for k, v in entry.defaults.items() if k in parameters}, **options}
     for key, parameter in parameters.items():
         if key in arguments:
@@ -348,5 +353,11 @@ def _arguments(
             where = f"create(…, {key}=…)" if key in context else f"'{entry.name}:{key}=…'"
             if key == "original_max_positions":
                 where = "create(…, max_positions=…)"
-            raise ValueError(f"{entry.name!r} in spec {quoted(spec)} needs {key}; give it as {where}")
+            rule = "needs {option}; give it as {where}"
+            raise refused(
+                Text("{name!r} in spec {spec}", name=entry.name, spec=quoted(spec)),
+                rule,
+                option=key,
+                where=where,
+            )
     return arguments

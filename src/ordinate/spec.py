@@ -1,12 +1,14 @@
-"""The words of a spec: how its text is cut at commas, and what a value reads as.
+"""The syntax of a spec: its text is split at commas, and each value is read as Python writes it.
 
-A spec may come from anybody: a config, a web page, a command line. So text is read in one pass, and how long,
-how deep and how large it may be is decided before anything is made of it.
+A spec may come from a config, a web page or a command line. So its text is read in one pass, and its length, its
+depth of brackets and the size of its numbers are limited before anything is made of it.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from .checks import refused
 
 MOST_CHARACTERS = 2**14  # LongRoPE's divisors of 512 channels, all digits of each, take half of that
 MOST_PARTS = 64
@@ -18,7 +20,7 @@ _CONSTANTS = {"true": True, "false": False}
 
 
 def quoted(text: str) -> str:
-    """Text for an error message: in quotes, the end of a long one left out.
+    """Text for an error message: in quotes, and a long text shortened.
 
     Example:
         >>> quoted("rope")
@@ -28,7 +30,7 @@ def quoted(text: str) -> str:
 
 
 def split(text: str, spec: str) -> list[str]:
-    """Cut at the commas that stand in no brackets.
+    """Split at the commas outside of brackets.
 
     Example:
         >>> split("a=1,b=(2,3)", "")
@@ -39,21 +41,17 @@ def split(text: str, spec: str) -> list[str]:
         if character in _CLOSING:
             open_brackets.append(_CLOSING[character])
             if len(open_brackets) > _DEEPEST:
-                raise ValueError(
-                    f"brackets must be nested at most {_DEEPEST} deep in spec {quoted(spec)}, "
-                    f"got {quoted(text)}"
-                )
+                rule = "must be nested at most {most} deep in spec {spec}"
+                raise refused("brackets", rule, quoted(text), most=_DEEPEST, spec=quoted(spec))
         elif character in _CLOSING.values():
             if not open_brackets or open_brackets.pop() != character:
-                raise ValueError(
-                    f"brackets must be opened before they are closed in spec {quoted(spec)}, "
-                    f"got {quoted(text)}"
-                )
+                rule = "must be opened before they are closed in spec {spec}"
+                raise refused("brackets", rule, quoted(text), spec=quoted(spec))
         elif character == "," and not open_brackets:
             parts.append(text[start:index])
             start = index + 1
     if open_brackets:
-        raise ValueError(f"brackets must be closed in spec {quoted(spec)}, got {quoted(text)}")
+        raise refused("brackets", "must be closed in spec {spec}", quoted(text), spec=quoted(spec))
     return [*parts, text[start:]]
 
 
@@ -70,10 +68,8 @@ def read_value(text: str, spec: str) -> Any:
     if text == "None" or text.lower() in _CONSTANTS:
         return _CONSTANTS.get(text.lower())
     if len(text) > _LONGEST_WORD:
-        raise ValueError(
-            f"a value must have at most {_LONGEST_WORD} characters in spec {quoted(spec)}, "
-            f"got {len(text)}"
-        )
+        rule = "must have at most {most} characters in spec {spec}"
+        raise refused("a value", rule, len(text), most=_LONGEST_WORD, spec=quoted(spec))
     if len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]:
         return text[1:-1]
     return _read_number(text, spec)
@@ -81,7 +77,7 @@ def read_value(text: str, spec: str) -> Any:
 
 def _read_sequence(text: str, spec: str) -> Any:
     parts = split(text[1:-1], spec)
-    one = len(parts) == 1 and text[0] == "("  # brackets around a value, which are no tuple
+    one = len(parts) == 1 and text[0] == "("  # a value in brackets, not a tuple
     if not parts[-1].strip():
         parts.pop()
     if one and parts:
@@ -91,7 +87,7 @@ def _read_sequence(text: str, spec: str) -> Any:
 
 
 def _read_number(text: str, spec: str) -> int | float | str:
-    if not text.lstrip("+-.")[:1].isdigit():  # Python also reads "inf" and "nan", which here are words
+    if not text.lstrip("+-.")[:1].isdigit():  # Python also reads "inf" and "nan", which are words here
         return text
     for read in (lambda number: int(number, 0), float):
         try:
@@ -99,9 +95,7 @@ def _read_number(text: str, spec: str) -> int | float | str:
         except ValueError:
             continue
         if isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
-            raise ValueError(
-                f"a whole number must have at most {_MOST_DIGITS} digits in spec {quoted(spec)}, "
-                f"got {value}"
-            )
+            rule = "must have at most {most} digits in spec {spec}"
+            raise refused("a whole number", rule, value, most=_MOST_DIGITS, spec=quoted(spec))
         return value
     return text
