@@ -1,14 +1,16 @@
-"""The config doctor: what a plan means, pair by pair, and where a config contradicts itself."""
+"""The config doctor: what a plan means, pair by pair, and which settings contradict each other."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from ..embed.learned import Learned
 from ..encoding import NoPE
@@ -26,8 +28,8 @@ class Pair:
 
     Attributes:
         wavelength: Positions per turn as trained, before scaling.
-        scaled: Positions per turn after scaling; infinite for a pair that stands still.
-        turns: Turns within the length it was trained at.
+        scaled: Positions per turn after scaling; infinite for a pair that does not turn.
+        turns: Turns within ``original_max_positions``.
         fate: ``"kept"``, ``"blended"``, ``"interpolated"`` (divided by the whole factor) or ``"still"``.
     """
 
@@ -54,11 +56,23 @@ def bands_of(fates: Iterable[str]) -> list[Band]:
         >>> bands_of(["kept", "kept", "interpolated"])
         [Band(first=0, last=1, fate='kept'), Band(first=2, last=2, fate='interpolated')]
     """
-    found = []
-    for fate, run in itertools.groupby(enumerate(fates), key=lambda pair: pair[1]):
-        indices = [index for index, _ in run]
-        found.append(Band(indices[0], indices[-1], fate))
-    return found
+    runs = [list(run) for _, run in itertools.groupby(enumerate(fates), key=lambda pair: pair[1])]
+    return [Band(run[0][0], run[-1][0], run[0][1]) for run in runs]
+
+
+def fate_of(ratio: float, least: float) -> str:
+    """What a scaling does to a pair: its frequency by the one before, and the least such ratio of all pairs."""
+    if ratio == 0:
+        return "still"
+    if abs(ratio - 1) < 1e-9:
+        return "kept"
+    return "interpolated" if ratio < least * (1 + 1e-9) else "blended"
+
+
+def inv_freq_at(rope: RoPE, length: int | None) -> Float64[Tensor, " pairs"]:
+    """The frequencies at one length, for scalings that depend on it, too."""
+    lengths = torch.tensor([length]) if rope.length_dependent and length is not None else None
+    return rope.inv_freq(lengths).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -66,8 +80,8 @@ class Group:
     """Layers that are alike.
 
     Attributes:
-        attention_factor: Multiplies cos and sin, and so turned channels' logits by its square.
-        logit_factor: Multiplies the softmax scale, on turned and unturned channels alike.
+        attention_factor: Multiplies cos and sin, and so the logits of rotated channels by its square.
+        logit_factor: Multiplies the softmax scale, for rotated and other channels.
         length: For scalings that depend on it, the length that ``pairs`` are shown at.
     """
 
@@ -111,7 +125,7 @@ class Diagnosis:
     read: tuple[Reading, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; what is infinite is None there."""
+        """Plain data for JSON, with None in place of infinity."""
         values = asdict(self)
         values["read"] = [reading._asdict() for reading in self.read]
         for group, own in zip(values["groups"], self.groups, strict=True):
@@ -122,7 +136,7 @@ class Diagnosis:
 
 
 def diagnose(plan: Plan) -> Diagnosis:
-    """Explain a plan: wavelengths, what becomes of each pair, the context it reaches, contradictions.
+    """Explain a plan: wavelengths, what scaling does to each pair, the context it reaches, contradictions.
 
     Example:
         >>> plan = ordinate.hf.from_config({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}})
@@ -140,7 +154,7 @@ def diagnose(plan: Plan) -> Diagnosis:
         effective,
         {stack: describe_encoding(encoding) for stack, encoding in plan.embeddings.items()},
         groups,
-        tuple(_notes(plan)),
+        tuple(_notes(plan, effective)),
         (*plan.warnings, *_contradictions(plan)),
         plan.read,
     )
@@ -153,12 +167,8 @@ def _group(title: str, layer: LayerPlan, plan: Plan, effective: int | None) -> G
     length = effective if scaling is not None and scaling.length_dependent else None
     channels = None
     if rope is not None:
-        first, last = layer.turned_from, layer.turned_from + rope.rotary_dim
-        channels = (
-            f"{rope.rotary_dim} of {layer.head_dim} (from {first})"
-            if first
-            else f"{last} of {layer.head_dim}"
-        )
+        start = f" (from {layer.turned_from})" if layer.turned_from else ""
+        channels = f"{rope.rotary_dim} of {layer.head_dim}{start}"
     return Group(
         title,
         layer.layer_type,
@@ -180,7 +190,7 @@ def _group(title: str, layer: LayerPlan, plan: Plan, effective: int | None) -> G
 
 
 def _settings(scaling: Scaling | None) -> str:
-    """A scaling's name and what was set, without what is said elsewhere."""
+    """A scaling's name and settings, without those that the group has in other fields."""
     if scaling is None:
         return "none"
     elsewhere = {"dialect", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
@@ -197,7 +207,7 @@ def _settings(scaling: Scaling | None) -> str:
 
 
 def _dialect(scaling: Scaling | None) -> str | None:
-    """By which name YaRN's reading is known."""
+    """The name of the reading of YaRN's settings."""
     if not isinstance(scaling, YaRN):
         return None
     if scaling.dialect != "hf":
@@ -207,162 +217,127 @@ def _dialect(scaling: Scaling | None) -> str | None:
     return "hf" if scaling.truncate else "gpt-oss"
 
 
-def _pairs(rope: RoPE, trained: int | None, length: int | None) -> tuple[Pair, ...]:
-    plain = frequencies(rope.base, rope.rotary_dim)
-    lengths = None if length is None else torch.tensor([length])
-    scaled = rope.inv_freq(lengths).reshape(-1)
-    factor = _whole_factor(rope.scaling, plain, scaled)
-    rows = []
-    for index, (before, after) in enumerate(zip(plain.tolist(), scaled.tolist(), strict=True)):
-        turns = None if trained is None else trained * before / (2 * math.pi)
-        after_length = 2 * math.pi / after if after else math.inf
-        fate = _fate(after / before, factor)
-        rows.append(Pair(index, 2 * math.pi / before, after_length, turns, fate))
-    return tuple(rows)
+def _pairs(rope: RoPE, original: int | None, length: int | None) -> tuple[Pair, ...]:
+    before, after = frequencies(rope.base, rope.rotary_dim), inv_freq_at(rope, length)
+    if isinstance(
+        rope.scaling, (NTK, DynamicNTK, LongRoPE)
+    ):  # they have no factor that pairs are divided by
+        least = float((after / before).min())
+    else:
+        least = 1 / float(getattr(rope.scaling, "factor", 1.0) or 1.0)
+    turn = 2 * math.pi
+    return tuple(
+        Pair(
+            index,
+            turn / plain,
+            turn / scaled if scaled else math.inf,
+            None if original is None else original * plain / turn,
+            fate_of(scaled / plain, least),
+        )
+        for index, (plain, scaled) in enumerate(zip(before.tolist(), after.tolist(), strict=True))
+    )
 
 
-def _whole_factor(scaling: Scaling | None, plain: torch.Tensor, scaled: torch.Tensor) -> float:
-    """What a fully interpolated pair is divided by; for searched or length-bound scalings, the most that is."""
-    if isinstance(scaling, (NTK, DynamicNTK, LongRoPE)):
-        return float((plain / scaled).max())
-    return float(getattr(scaling, "factor", 1.0) or 1.0)
-
-
-def _fate(ratio: float, factor: float) -> str:
-    if ratio == 0:
-        return "still"
-    if abs(ratio - 1) < 1e-9:
-        return "kept"
-    return "interpolated" if abs(ratio * factor - 1) < 1e-9 else "blended"
-
-
-def _notes(plan: Plan) -> list[str]:
-    """What is no contradiction and worth knowing."""
-    notes: list[str] = []
+def _notes(plan: Plan, effective: int | None) -> Iterator[str]:
+    """What is worth knowing and contradicts nothing."""
     groups = plan.groups()
     for title, layers in groups:
-        note = _slow_pairs(layers[0], plan)
+        note = _slow_pairs(layers[0], plan, effective)
         if note is not None:
-            notes.append(Text("{layers}: {note}", layers=title, note=note) if len(groups) > 1 else note)
+            yield Text("{layers}: {note}", layers=title, note=note) if len(groups) > 1 else note
     for scaling in scalings(plan.layers):
         if isinstance(scaling, DynamicNTK):
-            notes.append(
-                Text(
-                    "dynamic NTK leaves contexts up to {length} as they were; a cache must hold keys before rotation",
-                    length=scaling.original_max_positions,
-                )
+            yield Text(
+                "dynamic NTK leaves contexts up to {length} as they were; a cache must hold keys before rotation",
+                length=scaling.original_max_positions,
             )
         elif isinstance(scaling, LongRoPE):
-            notes.append(
-                Text(
-                    "LongRoPE switches its divisors at {length} tokens; a cache must hold keys before rotation",
-                    length=scaling.original_max_positions,
-                )
+            yield Text(
+                "LongRoPE switches its divisors at {length} tokens; a cache must hold keys before rotation",
+                length=scaling.original_max_positions,
             )
         elif (getattr(scaling, "factor", None) or 1.0) > 1:
-            notes.append("the scaling is static: it acts at every length, short contexts included")
+            yield Text("the scaling is static: it acts at every length, short contexts included")
     if any(isinstance(encoding, Learned) for encoding in plan.embeddings.values()):
-        notes.append("a learned table ends at its last row: a longer input is an error, not a guess")
+        yield Text("a learned table ends at its last row: a longer input is an error, not a guess")
     if all(type(layer.encoding) is NoPE for layer in plan.layers) and not plan.embeddings:
-        notes.append("no layer has an encoding; a causal mask alone tells the order")
-    return notes
+        yield Text("no layer has an encoding; a causal mask alone tells the order")
 
 
-def _slow_pairs(layer: LayerPlan, plan: Plan) -> str | None:
-    """What becomes of pairs that never completed a turn in training, in a layer that sees that far."""
-    rope, trained, effective = layer.encoding, plan.original_max_positions, effective_context(plan)
-    if not isinstance(rope, RoPE) or trained is None or effective is None:
+def _slow_pairs(layer: LayerPlan, plan: Plan, effective: int | None) -> str | None:
+    """The angles of pairs that never completed a turn in training, in a layer that sees beyond that length."""
+    rope, original = layer.encoding, plan.original_max_positions
+    if not isinstance(rope, RoPE) or original is None or effective is None:
         return None
-    if min(layer.window or math.inf, layer.chunk or math.inf) <= trained:
+    if min(layer.window or math.inf, layer.chunk or math.inf) <= original:
         return None  # no two tokens that see each other are further apart
-    plain = frequencies(rope.base, rope.rotary_dim)
-    scaled = rope.inv_freq(torch.tensor([effective]) if rope.length_dependent else None).reshape(-1)
-    if effective <= trained and isinstance(rope.scaling, Linear):
+    plain, scaled = frequencies(rope.base, rope.rotary_dim), inv_freq_at(rope, effective)
+    if effective <= original and isinstance(rope.scaling, Linear):
         if not FAMILIES[plan.model_type].rope.reaches_context:
-            return (
-                None  # whether the scaling reaches that length or starts there, the config does not say
-            )
-        plain = scaled  # it was trained at that length with the scaling
-    slow = (trained * plain < 2 * math.pi) & (scaled > 0)
-    count = int(slow.sum())
-    if not count:
+            return None  # the config does not say whether that length is before or after the scaling
+        plain = scaled  # the model was trained at that length with the scaling
+    slow = (original * plain < 2 * math.pi) & (scaled > 0)
+    if not slow.any():
         return None
-    past = int((slow & (effective * scaled > trained * plain * (1 + 1e-6))).sum())
-    if effective <= trained:
-        fate: str = "past that length they meet angles they were never trained on"
+    past = int((slow & (effective * scaled > original * plain * (1 + 1e-6))).sum())
+    if effective <= original:
+        end = Text("past that length they meet angles they were never trained on")
     elif past:
-        fate = Text(
+        end = Text(
             "at {length} positions {past} of them go past the angles of that length",
             length=effective,
             past=past,
         )
     else:
-        fate = Text(
+        end = Text(
             "the scaling keeps them within the angles of that length up to {length}", length=effective
         )
     slow_pairs = Text(
         "{slow} of {pairs} pairs do not complete a turn within {length} positions",
-        slow=count, pairs=int((scaled > 0).sum()), length=trained,
+        slow=int(slow.sum()), pairs=int((scaled > 0).sum()), length=original,
     )  # fmt: skip
-    return joined(slow_pairs, fate)
+    return joined(slow_pairs, end)
 
 
-def _contradictions(plan: Plan) -> list[str]:
+def _contradictions(plan: Plan) -> Iterator[str]:
     """Settings that do not fit each other."""
-    found: list[str] = []
     context = plan.max_positions
+    known = context != plan.original_max_positions or FAMILIES[plan.model_type].rope.reaches_context
     for scaling in scalings(plan.layers):
-        original = getattr(scaling, "original_max_positions", None)
-        if original is not None and context is not None and original > context:
-            found.append(
-                Text(
-                    "the original length {original} is longer than max_position_embeddings {context}",
-                    original=original,
-                    context=context,
-                )
+        original, reach = getattr(scaling, "original_max_positions", None), reach_of(scaling)
+        facts = {"context": context, "original": original, "reach": reach}
+        if context is not None and original is not None and original > context:
+            yield Text(
+                "the original length {original} is longer than max_position_embeddings {context}",
+                **facts,
             )
-        if isinstance(scaling, YaRN) and context is not None:
-            reach = reach_of(scaling)
-            assert reach is not None
-            if context == original and reach > context:
-                found.append(
-                    Text(
-                        "max_position_embeddings {context} is the length before scaling; the scaling reaches {reach}",
-                        context=context,
-                        reach=reach,
-                    )
-                )
-            elif context > reach:
-                found.append(
-                    Text(
-                        "max_position_embeddings {context} promises more than the scaling reaches, "
-                        "{original} x {factor} = {reach}",
-                        context=context,
-                        original=original,
-                        factor=f"{scaling.factor:g}",
-                        reach=reach,
-                    )
-                )
-        told = context != plan.original_max_positions or FAMILIES[plan.model_type].rope.reaches_context
-        if isinstance(scaling, Linear) and context is not None and not told:
-            found.append(
-                Text(
-                    "linear scaling has no original length: whether max_position_embeddings {context} is before or "
-                    "after the factor {factor}, the config does not say",
-                    context=context,
-                    factor=f"{scaling.factor:g}",
-                )
+        if isinstance(scaling, Linear) and context is not None and not known:
+            yield Text(
+                "linear scaling has no original length: whether max_position_embeddings {context} is before or "
+                "after the factor {factor}, the config does not say",
+                context=context,
+                factor=f"{scaling.factor:g}",
             )
-        if isinstance(scaling, YaRN):
-            usual = 0.1 * math.log(scaling.factor) + 1
-            given = scaling.attention_factor
-            if scaling.mscale_all_dim is None and given is not None and abs(given - usual) > 1e-6:
-                found.append(
-                    Text(
-                        "attention factor {given} is not YaRN's 0.1 ln({factor}) + 1 = {usual}",
-                        given=f"{given:.6g}",
-                        factor=f"{scaling.factor:g}",
-                        usual=f"{usual:.6g}",
-                    )
-                )
-    return found
+        if not isinstance(scaling, YaRN):
+            continue
+        assert reach is not None
+        if context is not None and context == original and reach > context:
+            yield Text(
+                "max_position_embeddings {context} is the length before scaling; the scaling reaches {reach}",
+                **facts,
+            )
+        elif context is not None and context > reach:
+            yield Text(
+                "max_position_embeddings {context} promises more than the scaling reaches, "
+                "{original} x {factor} = {reach}",
+                **facts,
+                factor=f"{scaling.factor:g}",
+            )
+        usual, given = 0.1 * math.log(scaling.factor) + 1, scaling.attention_factor
+        if scaling.mscale_all_dim is None and given is not None and abs(given - usual) > 1e-6:
+            yield Text(
+                "attention factor {given} is not YaRN's 0.1 ln({factor}) + 1 = {usual}",
+                given=f"{given:.6g}",
+                factor=f"{scaling.factor:g}",
+                usual=f"{usual:.6g}",
+            )

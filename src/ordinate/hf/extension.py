@@ -1,4 +1,4 @@
-"""`extend`: a config whose model reads further, written so that transformers and vLLM read it."""
+"""`extend`: a config for longer contexts, which transformers and vLLM read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..checks import short
+from ..checks import refused, short
+from ..encoding import PositionEncoding
 from ..numerics import in_float64
 from ..rotate.rope import RoPE
 from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
+from ..text import Text
 from .config.api import ConfigObject, from_config, text_settings
 from .config.context_length import effective_context
 from .config.families.decoders import FULL, SLIDING
@@ -27,7 +29,7 @@ from .config.plan import ConfigError, Plan
 from .config.reader import MOST_POSITIONS, checked_integer
 from .config.repeated_keys import states_a_length
 from .config.source import load
-from .doctor import Band, bands_of
+from .doctor import Band, bands_of, fate_of, inv_freq_at
 from .write import write_config
 
 Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
@@ -42,7 +44,7 @@ class Cost:
     """What an extension changes for contexts that the model could already read.
 
     Attributes:
-        logit_factor: By what turned channels' logits are multiplied, at every length.
+        logit_factor: A factor on the logits of rotated channels, at every length.
         score_change: The largest change of the score of two equal vectors, as a part of the score at distance
             0, over all distances within the original length; ``at_distance`` is where.
         short_context_kept: Contexts up to the original length are read exactly as before.
@@ -66,9 +68,9 @@ class Extension:
         factor: ``to / original_max_positions``.
         slowdown: How many times slower the most slowed pairs turn at ``to`` than they did at short context.
         changed: The key of each changed setting → (old value, new value).
-        bands: What becomes of the pairs in full-attention layers.
-        cost: What it costs at short context.
-        notes: What of the old scaling is given up.
+        bands: What the scaling does to the pairs in full-attention layers.
+        cost: What it changes at short context.
+        notes: Settings of the old scaling that are left out.
     """
 
     config: dict[str, Any]
@@ -86,7 +88,7 @@ class Extension:
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the config: whole or not at all, and over an existing file only if told to."""
+        """Write the config: whole or not at all, and over an existing file only with ``overwrite``."""
         return write_config(self.config, path, overwrite=overwrite)
 
 
@@ -101,7 +103,7 @@ def extend(
     """A config with which a rotary model reads contexts of ``to`` tokens.
 
     ``"yarn"``, ``"linear"`` and ``"llama3"`` scale frequencies at every length; ``"ntk"`` enlarges the base;
-    ``"dynamic"`` leaves contexts up to the original length alone. Layers with a window keep their frequencies,
+    ``"dynamic"`` does not change contexts up to the original length. Layers with a window keep their frequencies,
     where a config can say so. Weights are unchanged; a short fine-tuning makes all of them better.
 
     Args:
@@ -109,7 +111,7 @@ def extend(
         original_max_positions: The length the model was trained at before any scaling, where the config does
             not say it or says it wrong. A config with linear scaling says one length, and not whether it is
             before or after.
-        replace: Put this scaling in the place of another that the model was trained with.
+        replace: Replace a scaling that the model was trained with by this one.
 
     Raises:
         ConfigError: The model has no rotation, already reads that far, has another scaling, or the new
@@ -121,27 +123,36 @@ def extend(
         {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 4096}
     """
     if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {short(method)}")
+        raise refused(
+            "method",
+            "must be one of {choices}",
+            short(method),
+            error=ConfigError,
+            choices=", ".join(METHODS),
+        )
     to = checked_integer("to", to, 2, MOST_POSITIONS)
     config = _copy(load(source))
     before = from_config(config)
     _check_extensible(before)
     where, settings, model_type = text_settings(config)
-    snapshot = copy.deepcopy(settings)
-    old = _scaling_now(settings, FAMILIES[model_type].defaults, where, replace, method)
-    start, context = _lengths(before, FAMILIES[model_type], original_max_positions, method, where)
+    snapshot, family = copy.deepcopy(settings), FAMILIES[model_type]
+    old = _scaling_now(settings, family.defaults, where, replace, method)
+    original, context = _lengths(before, family, original_max_positions, method, where)
     if to <= context:
-        raise ConfigError(
-            f"to must be more than the {context} positions the model already reads, got {to}"
+        raise refused(
+            "to",
+            "must be more than the {context} positions the model already reads",
+            to,
+            error=ConfigError,
+            context=context,
         )
-    factor = to / start
-    _separate_layer_types(settings, before, FAMILIES[model_type])
-    notes: list[str] = []
+    _separate_layer_types(settings, before, family)
+    notes: list[Text] = []
     if method == "ntk":
-        _stretch_base(settings, before, factor, FAMILIES[model_type])
+        _enlarge_base(settings, before, to / original, family)
     else:
-        _put(settings, _new_scaling(method, old, factor, start, context, to, notes))
-    _put_lengths(settings, FAMILIES[model_type], method, start, to)
+        _put(settings, _new_scaling(method, old, original, context, to, notes))
+    _put_lengths(settings, family, method, original, to)
     after = from_config(config)
     changed = {
         f"{where}{name}": (snapshot.get(name), settings.get(name))
@@ -149,165 +160,189 @@ def extend(
         if snapshot.get(name) != settings.get(name)
     }
     old_rope, new_rope = _main_rotation(before), _main_rotation(after)
-    ratios = _ratios(old_rope, new_rope, start, to)
+    plain = inv_freq_at(old_rope, original)
+    ratios = (inv_freq_at(new_rope, to)[plain > 0] / plain[plain > 0]).tolist()
     reached, slowest = effective_context(after), 1 / ratios[-1]
     if reached != to or slowest < 1 + 1e-9:
-        raise ConfigError(
-            f"original_max_positions must be a length from which {method} slows the slowest pair and reaches "
-            f"{to}, got {start}: the new config would read {reached} positions, "
-            f"and that pair turn {slowest:.4g} times slower than now"
+        raise refused(
+            "original_max_positions",
+            "must be a length from which {method} slows the slowest pair and reaches {to}",
+            original,
+            error=ConfigError,
+            advice=": the new config would read {reached} positions, and that pair turn {times} times slower than now",
+            method=method,
+            to=to,
+            reached=reached,
+            times=f"{slowest:.4g}",
         )
+    least = min(ratios)
+    bands = bands_of(fate_of(ratio, least) for ratio in ratios)
     return Extension(
-        config, before, after, method, start, context, to, factor, 1 / min(ratios), changed,
-        tuple(bands_of(_fate(ratio, min(ratios)) for ratio in ratios)), _cost(old_rope, new_rope, start), tuple(notes),
+        config, before, after, method, original, context, to, to / original, 1 / least, changed,
+        tuple(bands), _cost(old_rope, new_rope, original), tuple(notes),
     )  # fmt: skip
 
 
 def _copy(values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a config, if it can be written again."""
+    """A copy of a config; refused if it cannot be written as JSON."""
     try:
         json.dumps(values, allow_nan=False)
         return copy.deepcopy(values)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"source must hold what JSON can hold, got {short(values)}: {error}") from None
+        got = f"{short(values)}: {error}"
+        raise refused("source", "must hold what JSON can hold", got, error=ConfigError) from None
 
 
 def _lengths(
     plan: Plan, family: Family, given: int | None, method: Method, where: str
 ) -> tuple[int, int]:
-    """The length before any scaling, and the one the model reads now.
+    """The length before any scaling, and the longest one that the model reads now.
 
-    Beside linear scaling a config has one length. Whether the factor is in it, the family may know, or a
-    second length may tell; else only the user can.
+    A config with linear scaling has one length. Whether it is before or after the factor, the family or a second
+    length may say; otherwise only the user can.
     """
     scaling, context = _main_rotation(plan).scaling, plan.max_positions
-    told = given is not None or plan.original_max_positions != context
-    if isinstance(scaling, Linear) and scaling.factor > 1 and context is not None and not told:
+    known = given is not None or plan.original_max_positions != context
+    if isinstance(scaling, Linear) and scaling.factor > 1 and context is not None and not known:
         if method != "linear" or not family.rope.reaches_context:
-            raise ConfigError(
-                f"original_max_positions must be given, whether {where}max_position_embeddings {context} is before "
-                f"or after linear scaling by {scaling.factor:g} the config does not say, got nothing"
+            raise refused(
+                "original_max_positions",
+                "must be given, whether {key} {context} is before or after linear scaling by {factor} the config "
+                "does not say",
+                "nothing",
+                error=ConfigError,
+                key=f"{where}max_position_embeddings",
+                context=context,
+                factor=f"{scaling.factor:g}",
             )
-        return context, context  # the factor grows with the context, whatever it started from
-    start = given if given is not None else plan.original_max_positions
-    if start is None:
-        raise ConfigError(
-            f"{where}max_position_embeddings must say what the model was trained at, got nothing; "
-            "give original_max_positions"
+        return context, context  # the factor grows with the context, whatever the length before scaling
+    original = given if given is not None else plan.original_max_positions
+    if original is None:
+        raise refused(
+            f"{where}max_position_embeddings",
+            "must say what the model was trained at",
+            "nothing",
+            error=ConfigError,
+            advice="; give original_max_positions",
         )
-    start = checked_integer("original_max_positions", start, 2, MOST_POSITIONS)
+    original = checked_integer("original_max_positions", original, 2, MOST_POSITIONS)
     if given is None:
-        return start, effective_context(plan) or start
+        return original, effective_context(plan) or original
     if isinstance(scaling, (Linear, YaRN, DynamicNTK)):
-        return start, round(start * scaling.factor)
-    return start, (context or start) if isinstance(scaling, (Llama3, LongRoPE)) else start
+        return original, round(original * scaling.factor)
+    return original, (context or original) if isinstance(scaling, (Llama3, LongRoPE)) else original
 
 
-def _put_lengths(settings: dict[str, Any], family: Family, method: Method, start: int, to: int) -> None:
+def _put_lengths(
+    settings: dict[str, Any], family: Family, method: Method, original: int, to: int
+) -> None:
     """Write the new context where its readers look for it.
 
-    Linear and dynamic scaling are written beside the original length: transformers takes it for dynamic NTK's
-    start, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. Of linear
-    scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
+    Linear and dynamic scaling are written with the original length: transformers takes it as the length where
+    dynamic NTK begins, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. With
+    linear scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
     """
     name = family.keys.get("max_position_embeddings", "max_position_embeddings")
     names = {"max_position_embeddings", name}
     for key in [key for key in settings if states_a_length(key) and key not in names]:
         del settings[key]  # of the old context
-    before = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
-    for key in names & settings.keys() or {name}:
-        settings[key] = start if before else to
-    if method == "linear" and before:
+    is_original = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
+    settings |= dict.fromkeys(names & settings.keys() or {name}, original if is_original else to)
+    if method == "linear" and is_original:
         settings["max_sequence_length"] = to
-    if (
-        settings.get("original_max_position_embeddings") is not None
-    ):  # goes before the one in the scaling
-        settings["original_max_position_embeddings"] = start
+    if settings.get("original_max_position_embeddings") is not None:  # overrides the one in the scaling
+        settings["original_max_position_embeddings"] = original
 
 
 def _check_extensible(plan: Plan) -> None:
-    if any(isinstance(layer.encoding, RoPE) for layer in plan.layers):
-        if plan.model_type == "minimind":
-            raise ConfigError(
-                "model_type must be one whose code reads its scaling from the config, got 'minimind', which has "
-                "inference_rope_scaling and no other"
-            )
-        return
-    kinds = {type(x).__name__ for x in [*plan.embeddings.values(), *(y.encoding for y in plan.layers)]}
-    raise ConfigError(
-        f"model_type must be a rotary model, which has frequencies to scale, got {plan.model_type!r} "
-        f"({', '.join(sorted(kinds - {'PositionEncoding'})) or 'no encoding'})"
-    )
+    if plan.model_type == "minimind":
+        raise refused(
+            "model_type",
+            "must be one whose code reads its scaling from the config",
+            "'minimind', which has inference_rope_scaling and no other",
+            error=ConfigError,
+        )
+    kinds = {type(x) for x in [*plan.embeddings.values(), *(layer.encoding for layer in plan.layers)]}
+    if RoPE not in kinds:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds - {PositionEncoding})) or "no encoding"
+        raise refused(
+            "model_type",
+            "must be a rotary model, which has frequencies to scale",
+            f"{plan.model_type!r} ({names})",
+            error=ConfigError,
+        )
 
 
 def _scaling_now(
     settings: dict[str, Any], defaults: Mapping[str, Any], where: str, replace: bool, method: Method
 ) -> dict[str, Any]:
-    """The scaling of full-attention layers, refused where taking it away would break the model.
+    """The scaling of full-attention layers, refused where the model would break without it.
 
-    What a family's class would put in the place of missing settings is written out first.
+    Settings that are missing and that the family's class has a default for are written out first.
     """
-    if (
-        not settings.get("rope_scaling")
-        and not settings.get("rope_parameters")
-        and defaults.get("rope_parameters")
-    ):
-        settings["rope_parameters"] = copy.deepcopy(dict(defaults["rope_parameters"]))
+    assumed = defaults.get("rope_parameters")
+    if not settings.get("rope_scaling") and not settings.get("rope_parameters") and assumed:
+        settings["rope_parameters"] = copy.deepcopy(dict(assumed))
     part = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if isinstance(part.get(FULL), Mapping):
         part = part[FULL]
     kind = part.get("rope_type", part.get("type"))
     if kind == "proportional":
-        raise ConfigError(
-            f"{where}rope_parameters must be of a kind that a scaling can stand beside, p-RoPE's pairs are spread "
-            f"over the whole head as in no other, got {short(kind)}"
+        raise refused(
+            f"{where}rope_parameters",
+            "must be of a kind that a scaling can stand beside, p-RoPE's pairs are spread over the whole head as in "
+            "no other",
+            short(kind),
+            error=ConfigError,
         )
     if kind in _TRAINED_WITH and kind != method and not replace:
-        raise ConfigError(
-            f"{where}rope_scaling must be absent or of the method {method}, the model may have been trained with it, "
-            f"got {short(kind)}; say replace=True to take it away"
+        raise refused(
+            f"{where}rope_scaling",
+            "must be absent or of the method {method}, the model may have been trained with it",
+            short(kind),
+            error=ConfigError,
+            advice="; say replace=True to take it away",
+            method=method,
         )
     return dict(part)
 
 
+def _without_scaling(old: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a rotation that are no scaling."""
+    keys = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
+    return {key: old[key] for key in keys if key in old}
+
+
 def _new_scaling(
-    method: Method,
-    old: dict[str, Any],
-    factor: float,
-    original: int,
-    context: int,
-    to: int,
-    notes: list[str],
+    method: Method, old: dict[str, Any], original: int, context: int, to: int, notes: list[Text]
 ) -> dict[str, Any]:
-    """The new scaling, with what the old one said beside: axes, base, fraction, and its own method's options."""
-    kept: dict[str, Any] = {
-        key: old[key]
-        for key in ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-        if key in old
-    }
+    """The new scaling, with the old one's axes, base and fraction, and with its options if it is of this method."""
+    kept = {key: old[key] for key in ("rope_theta",) if key in old} | _without_scaling(old)
     same = old.get("rope_type", old.get("type")) == method
     options = dict(old) if same else {}
     options.pop("type", None)
     given = options.pop("attention_factor", None)
     if given is not None:
         notes.append(
-            f"attention_factor {short(given)} belonged to the old factor and is left out; the new one's is taken"
+            Text(
+                "attention_factor {given} belonged to the old factor and is left out; the new one's is taken",
+                given=short(given),
+            )
         )
-    made: dict[str, Any] = {"rope_type": method, "factor": factor}
+    made: dict[str, Any] = {"rope_type": method, "factor": to / original}
     if method in ("yarn", "llama3"):
         made["original_max_position_embeddings"] = original
-    if method == "linear" and same:
+    if same and method in ("linear", "llama3"):
+        # The factor of Llama 3 is less than the context it is trained to; it grows with the context.
         made["factor"] = old["factor"] * to / context
     if method == "llama3":
-        made |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        if same:  # its factor is less than the context it is trained to; it grows with the context
-            made["factor"] = old["factor"] * to / context
-            made |= {key: old[key] for key in ("low_freq_factor", "high_freq_factor") if key in old}
+        ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        made |= {key: old.get(key, end) if same else end for key, end in ends.items()}
     return {**kept, **options, **made}
 
 
 def _separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -> None:
-    """OLMo 3: one old key has the base of layers with and without a window; new keys tell them apart."""
+    """OLMo 3: one old key has the base of layers with and without a window; new keys have one for each."""
     rules = family.rules
     one_base = getattr(rules, "scaled_types", None) is not None and not getattr(rules, "theta", None)
     if not one_base or settings.get("rope_parameters"):
@@ -322,7 +357,7 @@ def _separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) 
 
 
 def _put(settings: dict[str, Any], scaling: dict[str, Any]) -> None:
-    """Write a scaling where the config keeps its own: old key or new, flat or for full attention alone."""
+    """Write a scaling under the key that the config has: old or new, flat or for full attention alone."""
     new = settings.get("rope_parameters")
     if settings.get("rope_scaling") or not new:
         settings["rope_scaling"] = scaling
@@ -332,72 +367,55 @@ def _put(settings: dict[str, Any], scaling: dict[str, Any]) -> None:
         settings["rope_parameters"] = {**{k: v for k, v in new.items() if k == "rope_theta"}, **scaling}
 
 
-def _stretch_base(settings: dict[str, Any], plan: Plan, factor: float, family: Family) -> None:
+def _enlarge_base(settings: dict[str, Any], plan: Plan, factor: float, family: Family) -> None:
     """NTK: a larger base in full-attention layers, and no scaling."""
     rope = _main_rotation(plan)
     if rope.rotary_dim <= 2:
-        raise ConfigError(
-            f"head_dim must leave at least 4 channels to turn to change the base, got {rope.rotary_dim}"
-        )
+        rule = "must leave at least 4 channels to turn to change the base"
+        raise refused("head_dim", rule, rope.rotary_dim, error=ConfigError)
     base = rope.base * factor ** (rope.rotary_dim / (rope.rotary_dim - 2))
     plain = {"rope_type": "default", "rope_theta": base}
-    kept = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
-    new = settings.get("rope_parameters")
+    old, new = settings.get("rope_scaling"), settings.get("rope_parameters")
     if isinstance(new, dict) and isinstance(new.get(FULL), Mapping):
-        new[FULL] = {**{key: new[FULL][key] for key in kept if key in new[FULL]}, **plain}
-    elif isinstance(new, dict) and not settings.get("rope_scaling"):
-        settings["rope_parameters"] = {**{key: new[key] for key in kept if key in new}, **plain}
+        new[FULL] = {**_without_scaling(new[FULL]), **plain}
+    elif isinstance(new, dict) and not old:
+        settings["rope_parameters"] = {**_without_scaling(new), **plain}
     else:
         key = getattr(family.rules, "theta", {}).get(FULL, "rope_theta")
         settings[family.keys.get(key, key)] = base
-        old = settings.get("rope_scaling")
-        if old:
-            # Never null: a class with a scaling of its own would put it back.
-            rest = {key: old[key] for key in kept if key in old}
-            settings["rope_scaling"] = {"rope_type": "default", **rest}
+        if old:  # not null: a class with a scaling of its own would put it back
+            settings["rope_scaling"] = {"rope_type": "default", **_without_scaling(old)}
 
 
 def _main_rotation(plan: Plan) -> RoPE:
-    """The rotation of the layers that see everything; of all layers, where every one has a window."""
-    turning = [layer for layer in plan.layers if isinstance(layer.encoding, RoPE)]
-    wide = [layer for layer in turning if layer.layer_type != SLIDING]
-    rope = (wide or turning)[0].encoding
+    """The rotation of the layers that see everything; of all layers, where each has a window."""
+    rotating = [layer for layer in plan.layers if isinstance(layer.encoding, RoPE)]
+    wide = [layer for layer in rotating if layer.layer_type != SLIDING]
+    rope = (wide or rotating)[0].encoding
     assert isinstance(rope, RoPE)
     return rope
 
 
 def _cost(old: RoPE, new: RoPE, original: int) -> Cost:
-    """What becomes of scores at the lengths the model was trained on."""
+    """The change of logits and scores at lengths up to the original one."""
     if isinstance(new.scaling, DynamicNTK):
         return Cost(1.0, 0.0, 0, short_context_kept=True)
-    factors = [1.0 if x.scaling is None else x.scaling.attention_factor or 1.0 for x in (old, new)]
+    before, after = (1.0 if x.scaling is None else x.scaling.attention_factor or 1.0 for x in (old, new))
     distances, change = in_float64(
         torch.device("cpu"), lambda home: _score_changes(old, new, original, home)
     )
     worst = int(change.argmax())
-    logits = (factors[1] / factors[0]) ** 2
-    return Cost(logits, float(change[worst]), int(distances[worst]), short_context_kept=False)
+    return Cost(
+        (after / before) ** 2, float(change[worst]), int(distances[worst]), short_context_kept=False
+    )
 
 
 def _score_changes(old: RoPE, new: RoPE, original: int, home: torch.device) -> tuple[Tensor, Tensor]:
-    """Distances up to the trained length, and how much the mean score at each of them changes."""
+    """Distances up to the original length, and how much the mean score at each of them changes."""
     steps = torch.logspace(0, math.log10(original), 4096, dtype=torch.float64, device=home)
     distances = steps.long().unique()
-    ends = [
+    before, after = (
         (distances[:, None].double() * rope.inv_freq(device=home)).cos().mean(dim=-1)
         for rope in (old, new)
-    ]
-    return distances, (ends[1] - ends[0]).abs()
-
-
-def _ratios(old: RoPE, new: RoPE, original: int, to: int) -> list[float]:
-    """Of each pair that turns, its new frequency at the length to reach by its old one at short context."""
-    before = old.inv_freq(torch.tensor([original]) if old.length_dependent else None).reshape(-1)
-    after = new.inv_freq(torch.tensor([to]) if new.length_dependent else None).reshape(-1)
-    return (after[before > 0] / before[before > 0]).tolist()
-
-
-def _fate(ratio: float, least: float) -> str:
-    if abs(ratio - 1) < 1e-9:
-        return "kept"
-    return "interpolated" if ratio < least * (1 + 1e-9) else "blended"
+    )
+    return distances, (after - before).abs()

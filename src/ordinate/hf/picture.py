@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from ..checks import refused
 from ..plots.pictures import Axis, Lines, Mark, Picture, Series
 from ..text import Text
 from .doctor import Diagnosis
@@ -15,24 +16,13 @@ def picture_of(found: Diagnosis, subject: str) -> Picture:
     """Wavelengths of every pair before and after scaling, with the lengths that matter."""
     turning = [group for group in found.groups if group.pairs]
     if not turning:
-        raise ValueError("CONFIG must have a rotation to draw its wavelengths, got none")
+        raise refused("CONFIG", "must have a rotation to draw its wavelengths", "none")
+    original, context = found.original_max_positions, found.effective_context
     marks = []
-    if found.original_max_positions:
-        marks.append(
-            Mark(
-                "y",
-                float(found.original_max_positions),
-                Text("trained at {length}", length=found.original_max_positions),
-            )
-        )
-    if found.effective_context and found.effective_context != found.original_max_positions:
-        marks.append(
-            Mark(
-                "y",
-                float(found.effective_context),
-                Text("context {length}", length=found.effective_context),
-            )
-        )
+    if original:
+        marks.append(Mark("y", float(original), Text("trained at {length}", length=original)))
+    if context and context != original:
+        marks.append(Mark("y", float(context), Text("context {length}", length=context)))
     panels = []
     for group in turning:
         pairs = torch.tensor([float(pair.index) for pair in group.pairs])
