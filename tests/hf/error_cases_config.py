@@ -13,7 +13,7 @@ import torch
 
 from ordinate import RoPE, T5Bias
 from ordinate.hf import ConfigError, checkpoint_inv_freq, extend, from_config, mrope_positions
-from ordinate.hf.write import write_config
+from ordinate.hf.config.config_file import write_config
 from ordinate.scaling import Scaling, frequencies
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="ordinate-config-")

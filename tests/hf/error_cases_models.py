@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # run by its path, this file fin
 
 from patch_models import MODELS, build, tokens
 
+from ordinate.files import write_then_move
 from ordinate.hf import (
     ConfigError,
     StreamingCache,
@@ -30,7 +31,6 @@ from ordinate.hf import (
     to_interleaved,
     unpatch,
 )
-from ordinate.hf.partial import whole_or_not_at_all
 from ordinate.hf.patching.masks import Visible
 from ordinate.hf.patching.state import site_of
 
@@ -209,7 +209,7 @@ def unreadable_weights() -> Any:
 
 def shrinking_weights() -> Any:
     """A file from which another process takes bytes between the check and the copy."""
-    with mock.patch("ordinate.hf.weights.whole_or_not_at_all") as writing:
+    with mock.patch("ordinate.hf.weights.write_then_move") as writing:
         writing.return_value.__exit__.return_value = False
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "own.safetensors"
@@ -227,7 +227,7 @@ def written_twice() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         target, source = Path(folder) / "other", Path(folder) / "own.safetensors"
         weights("q_proj.weight", "k_proj.weight")(source)
-        with whole_or_not_at_all(target):
+        with write_then_move(target):
             return to_half(source, target, config=CONFIG)
 
 

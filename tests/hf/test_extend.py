@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Any
@@ -13,8 +14,8 @@ from hf_cases import config_class, our_frequencies, rotary_module, their_frequen
 from ordinate import RoPE, hf
 from ordinate.cli.app import run
 from ordinate.hf import ConfigError, diagnose, extend, from_config
-from ordinate.hf.extension import METHODS
-from ordinate.hf.write import write_config
+from ordinate.hf.config.config_file import write_config
+from ordinate.hf.scaling_settings import METHODS
 from ordinate.scaling import NTK, DynamicNTK, Linear, Llama3, YaRN
 
 LLAMA: dict[str, Any] = {
@@ -326,10 +327,10 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
     path.write_text("precious", encoding="utf-8")
 
     def broken(*_):
-        raise OSError("the disk is full")
+        raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(OSError, match="the disk is broken"):
         write_config(LLAMA, path, overwrite=True)
     assert path.read_text(encoding="utf-8") == "precious"
     assert os.listdir(tmp_path) == ["config.json"]

@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..hf.config.config_file import config_path
 from ..hf.config.plan import ConfigError
 from ..hf.config.reader import short
-from ..hf.config.source import config_path
-from ..hf.extension import METHODS, Extension, extend
+from ..hf.extension import Extension, extend
+from ..hf.scaling_settings import METHODS
 from .errors import Misuse
 from .facts import facts, mark
 

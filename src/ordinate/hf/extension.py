@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,22 +21,24 @@ from ..rotate.rope import RoPE
 from ..scaling import DynamicNTK, Linear, Llama3, LongRoPE, YaRN
 from ..text import Text
 from .config.api import ConfigObject, from_config, text_settings
+from .config.config_file import load, write_config
 from .config.context_length import effective_context
-from .config.families.decoders import FULL, SLIDING
 from .config.families.family import Family
 from .config.families.registry import FAMILIES
 from .config.plan import ConfigError, Plan
 from .config.reader import MOST_POSITIONS, checked_integer
-from .config.repeated_keys import states_a_length
-from .config.source import load
 from .doctor import Band, bands_of, fate_of, inv_freq_at
-from .write import write_config
-
-Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
-METHODS: tuple[Method, ...] = ("yarn", "ntk", "dynamic", "linear", "llama3")
-
-# Scalings that weights are trained with: taking one away is no extension. (A method may extend itself.)
-_TRAINED_WITH = ("longrope", "llama3", "linear", "yarn")
+from .scaling_settings import (
+    METHODS,
+    Method,
+    enlarge_base,
+    main_rotation,
+    new_scaling,
+    put_lengths,
+    put_scaling,
+    scaling_now,
+    separate_layer_types,
+)
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def extend(
     _check_extensible(before)
     where, settings, model_type = text_settings(config)
     snapshot, family = copy.deepcopy(settings), FAMILIES[model_type]
-    old = _scaling_now(settings, family.defaults, where, replace, method)
+    old = scaling_now(settings, family.defaults, where, replace, method)
     original, context = _lengths(before, family, original_max_positions, method, where)
     if to <= context:
         raise refused(
@@ -146,20 +148,20 @@ def extend(
             error=ConfigError,
             context=context,
         )
-    _separate_layer_types(settings, before, family)
+    separate_layer_types(settings, before, family)
     notes: list[Text] = []
     if method == "ntk":
-        _enlarge_base(settings, before, to / original, family)
+        enlarge_base(settings, before, to / original, family)
     else:
-        _put(settings, _new_scaling(method, old, original, context, to, notes))
-    _put_lengths(settings, family, method, original, to)
+        put_scaling(settings, new_scaling(method, old, original, context, to, notes))
+    put_lengths(settings, family, method, original, to)
     after = from_config(config)
     changed = {
         f"{where}{name}": (snapshot.get(name), settings.get(name))
         for name in {**snapshot, **settings}
         if snapshot.get(name) != settings.get(name)
     }
-    old_rope, new_rope = _main_rotation(before), _main_rotation(after)
+    old_rope, new_rope = main_rotation(before), main_rotation(after)
     plain = inv_freq_at(old_rope, original)
     ratios = (inv_freq_at(new_rope, to)[plain > 0] / plain[plain > 0]).tolist()
     reached, slowest = effective_context(after), 1 / ratios[-1]
@@ -201,7 +203,7 @@ def _lengths(
     A config with linear scaling has one length. Whether it is before or after the factor, the family or a second
     length may say; otherwise only the user can.
     """
-    scaling, context = _main_rotation(plan).scaling, plan.max_positions
+    scaling, context = main_rotation(plan).scaling, plan.max_positions
     known = given is not None or plan.original_max_positions != context
     if isinstance(scaling, Linear) and scaling.factor > 1 and context is not None and not known:
         if method != "linear" or not family.rope.reaches_context:
@@ -233,27 +235,6 @@ def _lengths(
     return original, (context or original) if isinstance(scaling, (Llama3, LongRoPE)) else original
 
 
-def _put_lengths(
-    settings: dict[str, Any], family: Family, method: Method, original: int, to: int
-) -> None:
-    """Write the new context where its readers look for it.
-
-    Linear and dynamic scaling are written with the original length: transformers takes it as the length where
-    dynamic NTK begins, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. With
-    linear scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
-    """
-    name = family.keys.get("max_position_embeddings", "max_position_embeddings")
-    names = {"max_position_embeddings", name}
-    for key in [key for key in settings if states_a_length(key) and key not in names]:
-        del settings[key]  # of the old context
-    is_original = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
-    settings |= dict.fromkeys(names & settings.keys() or {name}, original if is_original else to)
-    if method == "linear" and is_original:
-        settings["max_sequence_length"] = to
-    if settings.get("original_max_position_embeddings") is not None:  # overrides the one in the scaling
-        settings["original_max_position_embeddings"] = original
-
-
 def _check_extensible(plan: Plan) -> None:
     if plan.model_type == "minimind":
         raise refused(
@@ -271,129 +252,6 @@ def _check_extensible(plan: Plan) -> None:
             f"{plan.model_type!r} ({names})",
             error=ConfigError,
         )
-
-
-def _scaling_now(
-    settings: dict[str, Any], defaults: Mapping[str, Any], where: str, replace: bool, method: Method
-) -> dict[str, Any]:
-    """The scaling of full-attention layers, refused where the model would break without it.
-
-    Settings that are missing and that the family's class has a default for are written out first.
-    """
-    assumed = defaults.get("rope_parameters")
-    if not settings.get("rope_scaling") and not settings.get("rope_parameters") and assumed:
-        settings["rope_parameters"] = copy.deepcopy(dict(assumed))
-    part = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    if isinstance(part.get(FULL), Mapping):
-        part = part[FULL]
-    kind = part.get("rope_type", part.get("type"))
-    if kind == "proportional":
-        raise refused(
-            f"{where}rope_parameters",
-            "must be of a kind that a scaling can stand beside, p-RoPE's pairs are spread over the whole head as in "
-            "no other",
-            short(kind),
-            error=ConfigError,
-        )
-    if kind in _TRAINED_WITH and kind != method and not replace:
-        raise refused(
-            f"{where}rope_scaling",
-            "must be absent or of the method {method}, the model may have been trained with it",
-            short(kind),
-            error=ConfigError,
-            advice="; say replace=True to take it away",
-            method=method,
-        )
-    return dict(part)
-
-
-def _without_scaling(old: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a rotation that are no scaling."""
-    keys = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
-    return {key: old[key] for key in keys if key in old}
-
-
-def _new_scaling(
-    method: Method, old: dict[str, Any], original: int, context: int, to: int, notes: list[Text]
-) -> dict[str, Any]:
-    """The new scaling, with the old one's axes, base and fraction, and with its options if it is of this method."""
-    kept = {key: old[key] for key in ("rope_theta",) if key in old} | _without_scaling(old)
-    same = old.get("rope_type", old.get("type")) == method
-    options = dict(old) if same else {}
-    options.pop("type", None)
-    given = options.pop("attention_factor", None)
-    if given is not None:
-        notes.append(
-            Text(
-                "attention_factor {given} belonged to the old factor and is left out; the new one's is taken",
-                given=short(given),
-            )
-        )
-    made: dict[str, Any] = {"rope_type": method, "factor": to / original}
-    if method in ("yarn", "llama3"):
-        made["original_max_position_embeddings"] = original
-    if same and method in ("linear", "llama3"):
-        # The factor of Llama 3 is less than the context it is trained to; it grows with the context.
-        made["factor"] = old["factor"] * to / context
-    if method == "llama3":
-        ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        made |= {key: old.get(key, end) if same else end for key, end in ends.items()}
-    return {**kept, **options, **made}
-
-
-def _separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -> None:
-    """OLMo 3: one old key has the base of layers with and without a window; new keys have one for each."""
-    rules = family.rules
-    one_base = getattr(rules, "scaled_types", None) is not None and not getattr(rules, "theta", None)
-    if not one_base or settings.get("rope_parameters"):
-        return
-    scaled, old = rules.scaled_types, settings.pop("rope_scaling", None) or {}
-    settings.pop("rope_theta", None)
-    bases = {x.layer_type: x.encoding.base for x in plan.layers if isinstance(x.encoding, RoPE)}
-    settings["rope_parameters"] = {
-        kind: {"rope_type": "default", "rope_theta": base, **(old if kind in scaled else {})}
-        for kind, base in bases.items()
-    }
-
-
-def _put(settings: dict[str, Any], scaling: dict[str, Any]) -> None:
-    """Write a scaling under the key that the config has: old or new, flat or for full attention alone."""
-    new = settings.get("rope_parameters")
-    if settings.get("rope_scaling") or not new:
-        settings["rope_scaling"] = scaling
-    elif isinstance(new.get(FULL), Mapping):
-        new[FULL] = {**new[FULL], **scaling}
-    else:
-        settings["rope_parameters"] = {**{k: v for k, v in new.items() if k == "rope_theta"}, **scaling}
-
-
-def _enlarge_base(settings: dict[str, Any], plan: Plan, factor: float, family: Family) -> None:
-    """NTK: a larger base in full-attention layers, and no scaling."""
-    rope = _main_rotation(plan)
-    if rope.rotary_dim <= 2:
-        rule = "must leave at least 4 channels to turn to change the base"
-        raise refused("head_dim", rule, rope.rotary_dim, error=ConfigError)
-    base = rope.base * factor ** (rope.rotary_dim / (rope.rotary_dim - 2))
-    plain = {"rope_type": "default", "rope_theta": base}
-    old, new = settings.get("rope_scaling"), settings.get("rope_parameters")
-    if isinstance(new, dict) and isinstance(new.get(FULL), Mapping):
-        new[FULL] = {**_without_scaling(new[FULL]), **plain}
-    elif isinstance(new, dict) and not old:
-        settings["rope_parameters"] = {**_without_scaling(new), **plain}
-    else:
-        key = getattr(family.rules, "theta", {}).get(FULL, "rope_theta")
-        settings[family.keys.get(key, key)] = base
-        if old:  # not null: a class with a scaling of its own would put it back
-            settings["rope_scaling"] = {"rope_type": "default", **_without_scaling(old)}
-
-
-def _main_rotation(plan: Plan) -> RoPE:
-    """The rotation of the layers that see everything; of all layers, where each has a window."""
-    rotating = [layer for layer in plan.layers if isinstance(layer.encoding, RoPE)]
-    wide = [layer for layer in rotating if layer.layer_type != SLIDING]
-    rope = (wide or rotating)[0].encoding
-    assert isinstance(rope, RoPE)
-    return rope
 
 
 def _cost(old: RoPE, new: RoPE, original: int) -> Cost:

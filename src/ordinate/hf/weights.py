@@ -1,8 +1,7 @@
 """Whole checkpoints from one rotary layout to the other: safetensors in, safetensors out.
 
-Only rows of the query and key projections (and of what is multiplied onto queries and keys, such as their
-norms) change places. Everything else is copied as it lies in the file, so nothing is rounded or reordered, and no
-more than one projection is in memory at a time.
+Only rows of the query and key projections, and of the norms of queries and keys, are reordered. All other bytes are
+copied, so nothing is rounded, and at most one projection is in memory at a time.
 """
 
 from __future__ import annotations
@@ -21,37 +20,42 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import short
+from ..checks import refused, short
+from ..files import partial_folder, write_then_move
 from ..rotate.layout import Layout
 from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
+from ..text import Text
 from .config.api import from_config, text_settings
+from .config.config_file import check_settings, load
 from .config.families.registry import FAMILIES
 from .config.plan import ConfigError, LayerPlan
 from .config.reader import MOST_HEADS, MOST_WIDTH, Reader
-from .config.source import check_settings, load
-from .partial import partial_folder, whole_or_not_at_all
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
 
-# What changes places, by its name; the kind of a tensor is the group that matched.
-_TURNED = re.compile(
+# Names of tensors whose rows are reordered; the group that matches is the kind of the tensor.
+_REORDERED = re.compile(
     r"\.(?:(?P<queries>q_proj|q_b_proj|wq)|(?P<keys>k_proj|wk)|(?P<latent>kv_a_proj_with_mqa)"
     r"|(?P<fused>qkv_proj|query_key_value|Wqkv)"
     r"|(?P<query_norm>(?:q|query)_(?:layer)?norm(?:\.norms\.[0-9]+)?)"
     r"|(?P<key_norm>(?:k|key)_(?:layer)?norm(?:\.norms\.[0-9]+)?))\.(?:weight|bias)$"
 )
-# What sounds like it: each such tensor is turned, or nothing is.
+# Names like these: each such tensor is reordered, or the checkpoint is refused.
 _SUSPECT = re.compile(r"(?:^|[._])w?(?:q|k|qk|kv|qkv|query|key)(?=[._]|$)", re.IGNORECASE)
-# What does sound so and stays: DeepSeek's latent before and after what turns, other models beside the text's.
+# Such names of tensors that stay: parts of DeepSeek's latent without rotation, models of images and audio.
 _STAYS = re.compile(
     r"\.(?:(?:q_a|kv_b)_proj|(?:q|kv)_a_layernorm)\."
     r"|(?:^|\.)(?:visual|vision_\w+|audio_\w+|vqmodel|multi_modal_projector|embed_tokens_extend)\."
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
-_OWN_KEYS = ("gpt_neox", "persimmon", "gptj")  # a key for each query, whatever else their config says
+_OWN_KEYS = (
+    "gpt_neox",
+    "persimmon",
+    "gptj",
+)  # as many key heads as query heads, whatever the config says
 _SIDES = {"queries": {"queries", "fused"}, "keys": {"keys", "latent", "fused"}}
-_MARK = "rotary_layout"  # in the metadata of what is written
+_METADATA_KEY = "rotary_layout"  # in the files that are written
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
@@ -77,19 +81,19 @@ def to_half(
 ) -> ConversionReport:
     """Write a checkpoint whose rotary pairs are half a head apart, from one whose pairs are neighbours.
 
-    Weights do not tell which layout they are in: know it from where they come. A file that these
-    functions wrote does tell, in its metadata, and is not converted to what it is.
+    Weights do not say which layout they are in: the caller must know it. A file that these functions wrote says
+    it in its metadata, and is refused if it is in the target layout already.
 
     Args:
         source: A safetensors file, or a model's folder with one or several.
         target: Where to write; it must not exist. A folder gets the source's other files and subfolders
-            too, but for weights in other formats and hidden folders: the report names these.
-        config: What `from_config` takes; default the config.json of the folder, or beside the file.
+            too, without weights in other formats and hidden folders: the report names these.
+        config: What `from_config` takes; default the config.json of the folder, or next to the file.
 
     Raises:
-        ValueError: The source is no such checkpoint, or not all of it can be converted; or nothing can be
-            written at the target.
-        FileExistsError: The target is there already, or another process writes it.
+        ValueError: The source is not such a checkpoint, or not all of it can be converted; or the target cannot
+            be written.
+        FileExistsError: The target exists, or another process writes it.
         ConfigError: The config cannot be read.
     """
     return _convert(source, target, config, "half")
@@ -107,32 +111,29 @@ def to_interleaved(
 
 def _convert(source: Any, target: Any, config: Any, layout: Layout) -> ConversionReport:
     source, target = Path(source), Path(target)
-    if not os.path.exists(source):  # unlike the path's own, also for a name that no file can have
-        raise ValueError(
-            f"source must be a safetensors file or a model's folder, got {short(str(source))}"
-        )
+    if not os.path.exists(source):  # unlike Path.exists, also False for a name that no file can have
+        raise refused("source", "must be a safetensors file or a model's folder", short(str(source)))
     _check_target(target)
-    if config is None:
-        config = source if source.is_dir() else source.parent
-    heads = _Heads(config, layout)
+    is_folder = source.is_dir()
+    folder = source if is_folder else source.parent
+    heads = _Heads(folder if config is None else config, layout)
     files = _weights(source)
     changes = {file.path: heads.changes(file) for file in files}
     _check(files, changes, layout)
-    others = [path for path in _others(source) if path not in changes] if source.is_dir() else []
+    others = [path for path in _others(source) if path not in changes] if is_folder else []
     left_out = [path for path in others if path.is_dir() or path.suffix in _OTHER_WEIGHTS]
-    _check_below(path for path in others if path.suffix == ".safetensors")
-    mark = {_MARK: layout}
-    with whole_or_not_at_all(target) as written:
-        if source.is_dir():
+    _check_subfolders(path for path in others if path.suffix == ".safetensors")
+    with write_then_move(target) as written:
+        if is_folder:
             written.mkdir()
         for path in others:
             if path not in left_out:
-                place = written / path.relative_to(source)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, place)
+                copied = written / path.relative_to(source)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, copied)
         for file in files:
-            place = written / file.path.name if source.is_dir() else written
-            file.rewrite(place, changes[file.path], mark)
+            new = written / file.path.name if is_folder else written
+            file.rewrite(new, changes[file.path], {_METADATA_KEY: layout})
     converted = tuple(name for names in changes.values() for name in names)
     total = sum(len(file.tensors) for file in files)
     names = tuple(str(path.relative_to(source)) for path in left_out)
@@ -140,59 +141,64 @@ def _convert(source: Any, target: Any, config: Any, layout: Layout) -> Conversio
 
 
 def _check_target(target: Path) -> None:
-    if os.path.lexists(target):  # a link that leads nowhere is there, too
-        raise FileExistsError(f"target must not exist, got {short(str(target))}")
+    quoted, partial = short(str(target)), partial_folder(target)
+    if os.path.lexists(target):  # a broken link exists, too
+        raise refused("target", "must not exist", quoted, error=FileExistsError)
     if not os.path.isdir(target.parent):
-        raise ValueError(f"target must be in a folder that exists, got {short(str(target))}")
-    beside = partial_folder(target)
+        raise refused("target", "must be in a folder that exists", quoted)
     try:
-        with tempfile.TemporaryFile(dir=target.parent):  # permissions do not say it all, as in /proc
+        with tempfile.TemporaryFile(dir=target.parent):  # permissions are not enough, as in /proc
             pass
         with suppress(FileNotFoundError):
-            os.lstat(beside)  # its name is longer than the target's
+            os.lstat(partial)  # its name is longer than the target's
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"target must be in a folder that can be written, with room for the name {short(beside.name)} too, "
-            f"got {short(str(target))}: {getattr(error, 'strerror', error)}"
+        raise refused(
+            "target",
+            "must be in a folder that can be written, with room for the name {partial} too",
+            f"{quoted}: {getattr(error, 'strerror', error)}",
+            partial=short(partial.name),
         ) from None
 
 
 def _others(folder: Path) -> Iterator[Path]:
-    """The files below a folder, and its hidden folders as such: tools keep there what is not the model."""
+    """The files below a folder, and its hidden folders themselves: tools store there what is not the model."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from [path] if path.name.startswith(".") else _others(path)
         elif path.is_file():
             yield path
-        else:  # a pipe would be waited for, and a link to a folder can lead back here
-            raise ValueError(
-                f"source must hold files, links to files and folders, got {short(str(path))}, which is none"
-            )
+        else:  # reading a pipe would wait, and a link to a folder can lead back here
+            rule = "must hold files, links to files and folders"
+            raise refused("source", rule, Text("{path}, which is none", path=short(str(path))))
 
 
-def _check_below(paths: Iterable[Path]) -> None:
-    """Weights of a sentence encoder's last layer, say, are copied; a model that the config may not be of is not."""
+def _check_subfolders(paths: Iterable[Path]) -> None:
+    """Weights such as a sentence encoder's last layer are copied; another model, with its own config, is refused."""
     for path in paths:
         for tensor in SafetensorsFile.open(path).tensors:
-            if _is_suspect(tensor):
-                raise ValueError(
-                    f"source must hold queries and keys beside its config.json only, "
-                    f"got {short(tensor.name)} in the folder {short(path.parent.name)}"
+            if _may_be_reordered(tensor):
+                got = Text(
+                    "{tensor} in the folder {folder}",
+                    tensor=short(tensor.name),
+                    folder=short(path.parent.name),
                 )
+                raise refused("source", "must hold queries and keys beside its config.json only", got)
 
 
 def _weights(source: Path) -> list[SafetensorsFile]:
     paths = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
     if not paths:
         other = next((path.name for path in source.iterdir() if path.suffix in _OTHER_WEIGHTS), "none")
-        raise ValueError(f"source must hold weights as safetensors, got {other}")
+        raise refused("source", "must hold weights as safetensors", other)
     held = [path.name for path in paths]
     for index in source.glob("*.safetensors.index.json") if source.is_dir() else ():
         for name in check_settings(load(index).get("weight_map"), "weight_map").values():
             if name not in held:
-                raise ValueError(
-                    f"source must hold every file that {index.name} names, got no {short(name)}"
+                rule, got = (
+                    "must hold every file that {index} names",
+                    Text("no {name}", name=short(name)),
                 )
+                raise refused("source", rule, got, index=index.name)
     return [SafetensorsFile.open(path) for path in paths]
 
 
@@ -200,49 +206,45 @@ def _check(
     files: list[SafetensorsFile], changes: Mapping[Path, Mapping[str, Rows]], layout: Layout
 ) -> None:
     for file in files:
-        if file.metadata.get(_MARK) == layout:
-            raise ValueError(f"source must not be in the {layout} layout already, got {file.path.name}")
+        if file.metadata.get(_METADATA_KEY) == layout:
+            rule = "must not be in the {layout} layout already"
+            raise refused("source", rule, file.path.name, layout=layout)
     kinds = {name: _kind(name) for found in changes.values() for name in found}
     for side, made_by in _SIDES.items():
         if made_by.isdisjoint(kinds.values()):
-            got = next(map(short, kinds), "none")
-            raise ValueError(
-                f"source must hold projections of {side}, got {got} in {files[0].path.name}"
-            )
-    # Of each layer, the queries of one model: a second name means a copy, in Meta's layout perhaps, or a second
-    # model, with another config.
+            got = Text("{name} in {file}", name=next(map(short, kinds), "none"), file=files[0].path.name)
+            raise refused("source", "must hold projections of {side}", got, side=Text(side))
+    # The queries of each layer have one name. A second one means a copy, in Meta's layout perhaps, or a second model
+    # with another config.
     names = {
-        _LAYER.sub(".", name, count=1): name
+        _LAYER.sub(".", name, count=1): short(name)
         for name, kind in kinds.items()
         if kind in _SIDES["queries"] and name.endswith("weight")
     }
     if len(names) > 1:
         first, second, *_ = names.values()
-        raise ValueError(
-            f"source must hold the layers of one model once, got {short(first)} and {short(second)}"
-        )
+        got = Text("{first} and {second}", first=first, second=second)
+        raise refused("source", "must hold the layers of one model once", got)
 
 
 class _Heads:
-    """Which rows of which tensors change places, by a config."""
+    """Which rows of which tensors are reordered, by a config."""
 
     def __init__(self, config: Any, layout: Layout) -> None:
         values = load(config)
         self.plan = from_config(values)
         self.reorder = half_rows if layout == "half" else interleaved_rows
         if not any(isinstance(layer.encoding, RoPE) for layer in self.plan.layers):
-            raise ConfigError(f"config must be of a model with RoPE, got {self.plan.family}")
+            raise refused("config", "must be of a model with RoPE", self.plan.family, error=ConfigError)
         path, values, model_type = text_settings(values)
         family = FAMILIES[model_type]
         self.reader = Reader(values, defaults=family.defaults, keys=family.keys, path=path)
         if shared := self.reader.peek("attention_k_eq_v"):  # Gemma 4: values would turn with their keys
-            raise ConfigError(
-                f"{self.reader.spelled('attention_k_eq_v')} must be false where keys are to turn, "
-                f"got {short(shared)}"
-            )
+            name, rule = self.reader.spelled("attention_k_eq_v"), "must be false where keys are to turn"
+            raise refused(name, rule, short(shared), error=ConfigError)
         self.heads: int = self._count("num_attention_heads")
         self.kv_heads = self._kv_heads()
-        # Layers that predict further tokens stand after the others, and attend as the last of them.
+        # Layers that predict further tokens follow the others, and attend as the last of them.
         self.count = len(self.plan.layers) + self._count("num_nextn_predict_layers", 0)
 
     def _count(self, key: str, default: int | None = None) -> Any:
@@ -259,19 +261,16 @@ class _Heads:
         return 1 if self.reader.values.get("multi_query", True) else self.heads
 
     def changes(self, file: SafetensorsFile) -> dict[str, Rows]:
+        """Name → the function that reorders the rows, for each tensor of queries and keys."""
         found = {}
-        for tensor in file.tensors:
-            if not _is_suspect(tensor):
-                continue
+        for tensor in filter(_may_be_reordered, file.tensors):
             layer, kind = self._layer(tensor.name), _kind(tensor.name)
             if layer is not None and not isinstance(layer.encoding, RoPE):
                 continue
             if layer is None or kind is None:
-                raise ValueError(
-                    f"source must hold queries and keys as plain weights and biases of known names in "
-                    f"{self.count} layers, got {short(tensor.name)}"
-                )
-            found[tensor.name] = self._turned(tensor, layer, kind)
+                rule = "must hold queries and keys as plain weights and biases of known names in {layers} layers"
+                raise refused("source", rule, short(tensor.name), layers=self.count)
+            found[tensor.name] = self._reordering(tensor, layer, kind)
         return found
 
     def _layer(self, name: str) -> LayerPlan | None:
@@ -281,8 +280,8 @@ class _Heads:
             return None
         return self.plan.layers[min(int(number[1]), len(self.plan.layers) - 1)]
 
-    def _turned(self, tensor: StoredTensor, layer: LayerPlan, kind: str) -> Rows:
-        """How a tensor's rows are turned, if they are as many as the config says."""
+    def _reordering(self, tensor: StoredTensor, layer: LayerPlan, kind: str) -> Rows:
+        """How a tensor's rows are reordered, if they are as many as the config says."""
         assert isinstance(layer.encoding, RoPE)
         assert layer.head_dim is not None
         head_dim, start = layer.head_dim, layer.turned_from
@@ -300,24 +299,19 @@ class _Heads:
         rows = math.prod(tensor.shape if kind.endswith("norm") else tensor.shape[:1])
         if rows not in [count * head_dim for count in heads]:
             numbers = " or ".join(f"{count} × {head_dim}" for count in heads)
-            raise ValueError(f"{short(tensor.name)} must have {numbers} rows by the config, got {rows}")
+            rule = "must have {rows} rows by the config"
+            raise refused(short(tensor.name), rule, rows, rows=numbers)
         if not tensor.size or tensor.size % rows:
-            raise ValueError(
-                f"{short(tensor.name)} must have rows of whole bytes, "
-                f"got {tensor.dtype} {short(list(tensor.shape))}"
-            )
-        turn = self._turn(head_dim, start, layer.encoding.rotary_dim)
+            got = f"{tensor.dtype} {short(list(tensor.shape))}"
+            raise refused(short(tensor.name), "must have rows of whole bytes", got)
+        rotary_dim = layer.encoding.rotary_dim
+        channels = torch.arange(head_dim, dtype=torch.float32)
+        rotated = channels[start : start + rotary_dim]
+        channels[start : start + rotary_dim] = self.reorder(rotated, head_dim=rotary_dim)
+        turn: Rows = functools.partial(_reorder, tuple(map(int, channels.tolist())))
         if kind == "fused":
             turn = self._fused(tensor, turn, head_dim)
         return functools.partial(_by_rows, turn, rows)
-
-    def _turn(self, head_dim: int, start: int, turning: int) -> Rows:
-        """Reorder the channels that turn, in every head of ``head_dim`` rows."""
-        channels = torch.arange(head_dim, dtype=torch.float32)
-        channels[start : start + turning] = self.reorder(
-            channels[start : start + turning], head_dim=turning
-        )
-        return functools.partial(_reorder, tuple(map(int, channels.tolist())))
 
     def _fused(self, tensor: StoredTensor, turn: Rows, head_dim: int) -> Rows:
         """Queries, keys and values in one projection: a block of each, or all three group by group."""
@@ -325,24 +319,22 @@ class _Heads:
             return functools.partial(_by_group, turn, self.kv_heads, head_dim)
         # CodeGen's projection of this name is in four parts, each of queries, values and keys.
         if "qkv_proj" not in tensor.name or self.plan.model_type == "codegen":
-            raise ValueError(
-                f"source must be of a known kind of fused projection, got {short(tensor.name)}"
-            )
+            raise refused("source", "must be of a known kind of fused projection", short(tensor.name))
         return functools.partial(_leading, turn, (self.heads + self.kv_heads) * head_dim)
 
 
-def _is_suspect(tensor: StoredTensor) -> bool:
+def _may_be_reordered(tensor: StoredTensor) -> bool:
     """Whether a tensor by its name makes queries or keys of text."""
     return bool(_SUSPECT.search(tensor.name)) and not _STAYS.search(tensor.name)
 
 
 def _kind(name: str) -> str | None:
-    found = _TURNED.search(name)
+    found = _REORDERED.search(name)
     return found and found.lastgroup
 
 
 def _by_rows(turn: Rows, count: int, rows: Tensor) -> Tensor:
-    """Some norms have a row for each head: their channels are what is reordered, here and everywhere."""
+    """Some norms have one row for each head: their channels are reordered, like the rows of a projection."""
     return turn(rows.view(count, -1)).view_as(rows)
 
 
@@ -354,8 +346,7 @@ def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
 def _by_group(turn: Rows, groups: int, head_dim: int, rows: Tensor) -> Tensor:
     """``[groups, (queries…, key, value), head_dim]``: all but the values."""
     heads = rows.unflatten(0, (groups, -1, head_dim)).clone()
-    turned = turn(heads[:, :-1].flatten(0, 2))
-    heads[:, :-1] = turned.view_as(heads[:, :-1])
+    heads[:, :-1] = turn(heads[:, :-1].flatten(0, 2)).view_as(heads[:, :-1])
     return heads.flatten(0, 2)
 
 

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from ...checks import nearest, refused, short
+from .config_file import check_settings, load
 from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader
 from .repeated_keys import read_repeated_keys
 from .rope_settings import DIALECTS, Dialect
-from .source import check_settings, load
 
 
 @runtime_checkable

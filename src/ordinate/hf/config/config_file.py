@@ -1,7 +1,8 @@
-"""Loading a config: from a mapping, a file, a model's folder, or a config object. No code of it is executed."""
+"""Loading a config from a mapping, a file, a model's folder or a config object, and writing a config.json."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -9,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ...checks import refused, short
+from ...files import write_file
 from ...text import Text
 from .plan import ConfigError
 
 _LARGEST_FILE = 16 * 2**20  # a larger file is no config; it may be a checkpoint named by mistake
+
+# Errors of a folder that is missing or cannot be written.
+_NOT_WRITABLE = (
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 
 def config_path(source: str | os.PathLike[str]) -> Path:
@@ -77,3 +84,34 @@ def check_settings(values: object, name: str = "source") -> dict[str, Any]:
         if not isinstance(key, str):
             raise refused(name, "must have text for keys", short(key), error=ConfigError)
     return values
+
+
+def write_config(
+    config: Mapping[str, Any], path: str | os.PathLike[str], *, overwrite: bool = False
+) -> Path:
+    """Write a config.json whole or not at all, and over an existing file only with ``overwrite``.
+
+    Raises:
+        ConfigError: The file exists, or cannot be written there.
+    """
+    target = Path(path)
+    quoted = short(str(target))
+    text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        write_file(target, text.encode(), overwrite=overwrite)
+    except IsADirectoryError:
+        got = Text("the folder {path}", path=quoted)
+        raise refused("path", "must be a file to write", got, error=ConfigError) from None
+    except FileExistsError:
+        rule = "must not exist, nothing is overwritten unless told"
+        raise refused("path", rule, quoted, error=ConfigError) from None
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        raise refused(
+            "path",
+            "must be in a folder that can be written",
+            f"{quoted}: {error.strerror}",
+            error=ConfigError,
+        ) from None
+    return target
