@@ -108,7 +108,7 @@ def _table(summary: Summary, columns: list[Column]) -> Table:
     """As wide as its numbers need: titles are broken over lines, and numbers are not."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("encoding", no_wrap=bool(columns), overflow="fold")
-    arms = (*summary.arms, *summary.extensions)
+    arms = summary.all_arms
     for column in columns:
         width = max(len(text) for text in [*column.title.split(), *_texts(arms, column)])
         title = textwrap.fill(column.title, width)
@@ -119,7 +119,7 @@ def _table(summary: Summary, columns: list[Column]) -> Table:
 
 
 def _least_width(summary: Summary, columns: list[Column]) -> int:
-    arms = (*summary.arms, *summary.extensions)
+    arms = summary.all_arms
     width = max(len(arm.label) for arm in arms)
     for column in columns:
         texts = _texts(arms, column)

@@ -129,8 +129,15 @@ class Estimate:
         mean = f"{self.mean:.{digits}f}"
         return mean if self.spread is None else f"{mean} ± {self.spread:.{digits}f}"
 
-    def to_dict(self) -> dict[str, float | int | None]:
-        return {"mean": self.mean, "spread": self.spread, "seeds": len(self.values)}
+    def plus_minus(self, digits: int, factor: float = 1.0) -> str:
+        """`margin` as a sentence has it after the mean; nothing where there is too little text to tell."""
+        margin = self.margin()
+        return "" if margin is None else f" ± {margin * factor:.{digits}f}"
+
+    def to_dict(self, margin: bool = False) -> dict[str, float | int | None]:
+        """Mean, spread and number of seeds and, if asked for, half of the 95 % interval."""
+        found = {"mean": self.mean, "spread": self.spread, "seeds": len(self.values)}
+        return {**found, "margin": self.margin()} if margin else found
 
 
 def _finite(value: float) -> float | None:

@@ -64,11 +64,14 @@ def _perplexity_of(loss: float) -> float:
 
 
 def _perplexity(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
-    tested = Text(
-        "Each model was trained at {length} tokens and is tested, unchanged, at every length.",
-        length=summary.train_length,
+    note = sentences(
+        Text(
+            "Each model was trained at {length} tokens and is tested, unchanged, at every length.",
+            length=summary.train_length,
+        ),
+        "Lower is better; a flat curve holds.",
+        _bands(summary),
     )
-    note = sentences(tested, "Lower is better, flat is holding.", _bands(summary))
     series = _by_length(summary.arms, styles, lambda one: one.loss, scale=_perplexity_of)
     levels = {one.name: _perplexity_of(one.loss) for one in summary.baselines.values()}
     x, y = _tested_at(summary), _log_axis("perplexity per token", series, levels.values())
@@ -77,10 +80,17 @@ def _perplexity(summary: Summary, styles: Mapping[str, Style]) -> Picture | None
 
 def _accuracy(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
     share = Text("The share of right answers of the task “{task}”.", task=summary.task)
-    note = sentences(share, _bands(summary))
     series = _by_length(summary.arms, styles, lambda one: one.accuracy, scale=lambda share: 100 * share)
     x, y = _tested_at(summary), Axis("right answers (%)", limits=(-3, 103))
-    return _chart("accuracy", "Right answers against length", note, x, y, series, summary)
+    return _chart(
+        "accuracy",
+        "Right answers against length",
+        sentences(share, _bands(summary)),
+        x,
+        y,
+        series,
+        summary,
+    )
 
 
 def _positions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
@@ -89,17 +99,18 @@ def _positions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
         one = arm.furthest
         if one is not None and one.positions:
             points = [((each.start + each.stop) / 2, each.loss) for each in one.positions]
-            tested = Text("{arm} (tested at {length})", arm=arm.label, length=one.length)
-            name = arm.label if one.length == longest else tested
+            name: str = arm.label
+            if one.length != longest:
+                name = Text("{arm} (tested at {length})", arm=arm.label, length=one.length)
             series.append(_series(name, styles[arm.label], points, margins=True))
     control = Text(
-        "Every position is compared on the same text: a point is off the model's loss with exactly the last {length} "
-        "tokens in view by what its own targets are off it.",
+        "Every position is compared on the same text: a point differs from the model's loss with exactly the last "
+        "{length} tokens in view by as much as its own targets do.",
         length=summary.train_length,
     )
     note = sentences(
         Text("Where in a sequence of {length} tokens the loss comes from.", length=longest),
-        "At the start everyone lacks context; past the dashed line lie positions no model saw in training.",
+        "At the start every arm lacks context; positions past the dashed line were never seen in training.",
         "" if summary.by_accuracy else control,
         _MARGINS,
     )
@@ -111,15 +122,14 @@ def _positions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
 
 
 def _gain(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
-    difference = Text(
-        "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the "
-        "text, over targets that see more.",
-        length=summary.train_length,
-    )
     note = sentences(
-        difference,
-        "Above zero the model makes use of the rest; at zero it ignores it, and a flat perplexity is no merit; below "
-        "zero it is harmed.",
+        Text(
+            "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the "
+            "text, over targets that see more.",
+            length=summary.train_length,
+        ),
+        "Above zero the model uses the extra context; at zero the model ignores it, and a flat perplexity is no merit; "
+        "below zero the extra context does harm.",
         _MARGINS,
     )
     series = _by_length(summary.arms, styles, lambda one: one.gain, margins=True)
@@ -133,8 +143,7 @@ def _extensions(summary: Summary, styles: Mapping[str, Style]) -> Picture | None
     if not summary.extensions:
         return None
     note = sentences(
-        "The trained model as it is, and with its frequencies rescaled for evaluation alone: not one weight is "
-        "changed.",
+        "The trained model as it is, and with its frequencies rescaled for evaluation alone: no weight is changed.",
         _bands(summary),
     )
     extended = {arm.spec for arm in summary.extensions}
@@ -171,7 +180,7 @@ def _mean_step(points: Sequence[tuple[int, Estimate]]) -> tuple[float, Estimate]
 
 def _bands(summary: Summary) -> str:
     counts = {len(arm.seeds) for arm in summary.arms}
-    if counts == {1}:
+    if max(counts) < 2:
         return "One seed each, so there are no bands."
     seeds, up_to = max(counts), Text("up to ") if len(counts) > 1 else ""
     return Text("Bands are one standard deviation over {up_to}{seeds} seeds.", up_to=up_to, seeds=seeds)
@@ -187,14 +196,8 @@ def _chart(
     """Curves over one axis, marked at the training length if a summary is given, and at named levels."""
     marks = [Mark("y", level, name) for name, level in (levels or {}).items()]
     if summary is not None:
-        marks.insert(
-            0,
-            Mark(
-                "x",
-                float(summary.train_length),
-                Text("trained at {length}", length=summary.train_length),
-            ),
-        )
+        trained = Text("trained at {length}", length=summary.train_length)
+        marks.insert(0, Mark("x", float(summary.train_length), trained))
     panel = Lines(x, y, tuple(series), marks=tuple(marks))
     return Picture(kind, "", title, (panel,), note) if series else None
 

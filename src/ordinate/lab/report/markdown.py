@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from ...plots.pictures import Picture
-from .. import formats as words
-from .sentences import Narrative
-from .summary import Arm, Summary
-from .table import Column, last_tokens
+from .sentences import Narrative, about_last_tokens
+from .summary import Arm, Evaluation, Summary
+from .table import Cell, Column, at_length, last_tokens, loss
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 
@@ -41,8 +40,8 @@ def build_markdown(
     parts += [
         "## Loss by length",
         "Nats per token, mean ± standard deviation over seeds.",
-        _lengths(summary, _loss),
-        *_last_tokens(summary),
+        _lengths(summary, loss),
+        *(() if summary.by_accuracy else (about_last_tokens(summary), _lengths(summary, last_tokens))),
         "## What the columns mean",
         "\n".join(
             f"- **{_plain(column.title)}**: {_plain(column.meaning)}" for column in narrative.columns
@@ -61,28 +60,12 @@ def _table(columns: Sequence[Column], arms: Sequence[Arm]) -> str:
     return _grid(["encoding", *heads], lines)
 
 
-def _last_tokens(summary: Summary) -> list[str]:
-    """The same table for the last tokens of a sequence, where every token is asked for."""
-    if summary.by_accuracy:
-        return []
-    count = summary.gathered.sweep.settings["last_tokens"]
-    about = f"The last {count} tokens of every sequence alone, as if of the same text; ± is half of a 95 % interval."
-    return [about, _lengths(summary, lambda arm, length: last_tokens(arm, length).text)]
-
-
-def _lengths(summary: Summary, cell: Callable[[Arm, int], str]) -> str:
-    arms = [*summary.arms, *summary.extensions]
-    lines = [[arm.label, *(cell(arm, length) for length in summary.lengths)] for arm in arms]
+def _lengths(summary: Summary, cell: Callable[[Evaluation], Cell | None]) -> str:
+    lines = [
+        [arm.label, *(at_length(arm, length, cell).text for length in summary.lengths)]
+        for arm in summary.all_arms
+    ]
     return _grid(["encoding", *map(str, summary.lengths)], lines)
-
-
-def _loss(arm: Arm, length: int) -> str:
-    one = arm.at.get(length)
-    if one is None:
-        return words.NOTHING
-    if one.refused:
-        return "refused"
-    return words.NOTHING if one.loss is None else one.loss.written()
 
 
 def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -15,9 +15,9 @@ from ...plots.draw_plotly import to_plotly
 from ...plots.palette import ON_LIGHT_AND_DARK
 from ...plots.pictures import Lines, Picture, Series, Style
 from .. import formats as words
-from .sentences import Narrative
+from .sentences import Narrative, about_last_tokens
 from .summary import Arm, Summary
-from .table import Cell, Column, last_tokens
+from .table import Cell, Column, at_length, last_tokens, loss
 
 
 def build_page(
@@ -49,8 +49,7 @@ def build_page(
         facts=_pairs(narrative.facts),
         findings=_pairs([(one.topic, one.text) for one in narrative.findings]),
         figures="\n".join([figures[0], table, *figures[1:], extensions]),
-        lengths=_lengths_table(summary, styles, _loss_cell),
-        last=_last_tokens(summary, styles),
+        lengths=_by_length(summary, styles),
         meanings=_pairs([(column.title, column.meaning) for column in narrative.columns]),
         reproduce=_reproduce(narrative),
         style=_asset("page.css"),
@@ -162,20 +161,24 @@ def _arms_table(
     return _table(heads, lines, sortable=True)
 
 
-def _cell(cell: Cell, *, text: bool) -> str:
+def _cell(cell: Cell, *, text: bool = False, more: str = "") -> str:
     kind = ' class="text"' if text else ""
     value = "" if cell.value is None else cell.value
     note = f' title="{escape(cell.note)}"' if cell.note else ""
-    return f'<td{kind} data-value="{escape(str(value))}"{note}>{escape(cell.text)}</td>'
+    return f'<td{kind} data-value="{escape(str(value))}"{note}>{escape(cell.text)}{more}</td>'
 
 
-def _last_tokens(summary: Summary, styles: Mapping[str, Style]) -> str:
-    """The same table for the last tokens of a sequence, where every token is asked for."""
-    if summary.by_accuracy:
-        return ""
-    count = summary.gathered.sweep.settings["last_tokens"]
-    aside = f"The last {count} tokens of every sequence alone, as if of the same text; ± is half of a 95 % interval."
-    return f'<p class="aside">{aside}</p>\n{_lengths_table(summary, styles, _last_cell)}'
+def _by_length(summary: Summary, styles: Mapping[str, Style]) -> str:
+    """Losses by length and, where every token is a target, those of the last tokens."""
+    tables = [_lengths_table(summary, styles, _loss_cell)]
+    if not summary.by_accuracy:
+        tables.append(f'<p class="aside">{about_last_tokens(summary)}</p>')
+        tables.append(
+            _lengths_table(
+                summary, styles, lambda arm, length: _cell(at_length(arm, length, last_tokens))
+            )
+        )
+    return "\n".join(tables)
 
 
 def _lengths_table(
@@ -195,21 +198,13 @@ def _lengths_table(
     return _table(heads, lines)
 
 
-def _last_cell(arm: Arm, length: int) -> str:
-    cell = last_tokens(arm, length)
-    return f'<td title="{escape(cell.note)}">{escape(cell.text)}</td>'
-
-
 def _loss_cell(arm: Arm, length: int) -> str:
-    one = arm.at.get(length)
-    if one is None or (one.loss is None and not one.refused):
-        return f"<td>{words.NOTHING}</td>"
-    if one.loss is None:
-        return f'<td title="{escape(one.refused or "")}">refused</td>'
-    rise, start = "", arm.in_length
-    if start is not None and start.loss is not None and start.loss.mean and length != arm.train_length:
-        rise = f'<span class="of">({words.percent(one.loss.mean / start.loss.mean - 1)})</span>'
-    return f"<td>{one.loss.written()}{rise}</td>"
+    """A loss and, in brackets, the change from the training length."""
+    cell, start, change = at_length(arm, length, loss), arm.in_length, ""
+    trained = start.loss.mean if start is not None and start.loss is not None else 0.0
+    if cell.value is not None and trained and length != arm.train_length:
+        change = f'<span class="of">({words.percent(cell.value / trained - 1)})</span>'
+    return _cell(cell, more=change)
 
 
 def _pairs(pairs: Sequence[tuple[str, str]]) -> str:

@@ -70,6 +70,14 @@ def narrate(summary: Summary) -> Narrative:
     )
 
 
+def about_last_tokens(summary: Summary) -> str:
+    """The line above the table of the last tokens by length; of tasks there is no such table."""
+    return (
+        f"The last {summary.last_tokens} tokens of every sequence alone, as if of the same text; ± is half of a "
+        "95 % interval."
+    )
+
+
 def _caution(summary: Summary) -> str:
     moved = [
         run.record.directory.name for run in summary.gathered.runs if len(run.record.environments) > 1

@@ -221,6 +221,16 @@ class Summary:
         return str(self.gathered.sweep.settings["task"])
 
     @property
+    def all_arms(self) -> tuple[Arm, ...]:
+        """The trained arms, then the extensions."""
+        return (*self.arms, *self.extensions)
+
+    @property
+    def last_tokens(self) -> int:
+        """How many tokens count as the last ones of a sequence."""
+        return int(self.gathered.sweep.settings["last_tokens"])
+
+    @property
     def train_length(self) -> int:
         return self.arms[0].train_length
 
