@@ -106,6 +106,14 @@ LABELS = {
     "training loss (nats per token)": "训练损失（奈特/词元）",
     "step": "步数",
     "ignored": "未利用",
+    "Lower is better; a flat curve holds.": "越低越好；曲线平坦表示性能保持。",
+    "At the start every arm lacks context; positions past the dashed line were never seen in training.":
+        "开头各组都缺少上下文；虚线以右的位置在训练中从未出现。",
+    "Above zero the model uses the extra context; at zero the model ignores it, and a flat perplexity is no merit; "
+    "below zero the extra context does harm.":
+        "大于零：模型用上了额外的上下文；等于零：模型忽略它，困惑度平坦便不算优点；小于零：额外的上下文有害。",
+    "The trained model as it is, and with its frequencies rescaled for evaluation alone: no weight is changed.":
+        "训练好的模型本身，以及仅在评测时缩放其频率：权重一个也不改。",
     "The training loss.": "训练损失。",
     "Every arm has the same model, the same batches in the same order and the same number of steps.":
         "各组的模型、数据批次及其顺序、步数都相同。",
@@ -119,7 +127,6 @@ LABELS = {
     "refused from {length}": "从 {length} 起拒绝",
     "channel {channel}": "通道 {channel}",
     "pair {pair}": "第 {pair} 对",
-<<<<<<< HEAD
     "position {place}": "位置 {place}",
     "head {head}": "头 {head}",
     "with {encoding}": "使用 {encoding}",
@@ -172,9 +179,9 @@ LABELS = {
         "每个模型以 {length} 个词元训练，不作改动地在各长度上测试。",
     "The share of right answers of the task “{task}”.": "任务“{task}”中正确答案的比例。",
     "Where in a sequence of {length} tokens the loss comes from.": "在 {length} 个词元的序列中，损失来自何处。",
-    "Every position is compared on the same text: a point is off the model's loss with exactly the last {length} "
-    "tokens in view by what its own targets are off it.":
-        "各位置在同样的文本上比较：一点偏离“恰好只看最近 {length} 个词元”时的损失多少，就是它自己的目标偏离多少。",
+    "Every position is compared on the same text: a point differs from the model's loss with exactly the last {length} "
+    "tokens in view by as much as its own targets do.":
+        "各位置在同样的文本上比较：一点与模型恰好只看最近 {length} 个词元时的损失之差，等于它自己的目标上的损失之差。",
     "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the "
     "text, over targets that see more.":
         "同样的目标恰好只看最近 {length} 个词元时的损失，减去看到全部文本时的损失，取看得更多的目标。",
@@ -193,38 +200,4 @@ LABELS = {
     " ({means})": "（{means}）",
     "symmetric, for attention without a mask": "对称形式，不加掩码",
     "all under a causal mask, which tells the order too": "都加因果掩码，掩码本身也透露顺序",
-=======
-    # Captions of the lab's charts and titles of its columns.
-    "trained at {length}": "训练长度 {length}",
-    "refused from {length}": "从长度 {length} 起拒绝",
-    "{arm} (tested at {length})": "{arm}（测试长度 {length}）",
-    "Each model was trained at {length} tokens and is tested, unchanged, at every length.":
-        "每个模型以 {length} 个词元训练，不作改动地在各长度上测试。",
-    "Lower is better; a flat curve holds.": "越低越好；曲线平坦表示性能保持。",
-    "The share of right answers of the task “{task}”.": "任务“{task}”中正确答案的比例。",
-    "Where in a sequence of {length} tokens the loss comes from.": "在 {length} 个词元的序列中，损失来自何处。",
-    "At the start every arm lacks context; positions past the dashed line were never seen in training.":
-        "开头各组都缺少上下文；虚线以右的位置在训练中从未出现。",
-    "Every position is compared on the same text: a point differs from the model's loss with exactly the last {length} "
-    "tokens in view by as much as its own targets do.":
-        "各位置在同样的文本上比较：一点与模型恰好只看最近 {length} 个词元时的损失之差，等于它自己的目标上的损失之差。",
-    "The loss of the same targets with exactly the last {length} tokens in view, less the loss with all of the text, "
-    "over targets that see more.":
-        "同样的目标恰好只看最近 {length} 个词元时的损失，减去看到全部文本时的损失，取看得更多的目标。",
-    "Above zero the model uses the extra context; at zero the model ignores it, and a flat perplexity is no merit; "
-    "below zero the extra context does harm.":
-        "大于零：模型用上了额外的上下文；等于零：模型忽略它，困惑度平坦便不算优点；小于零：额外的上下文有害。",
-    "The trained model as it is, and with its frequencies rescaled for evaluation alone: no weight is changed.":
-        "训练好的模型本身，以及仅在评测时缩放其频率：权重一个也不改。",
-    "The training loss, each point the mean of {steps} logged steps.": "训练损失，每点为 {steps} 个记录步的平均。",
-    "Bands are 95 % intervals, over text and seeds together.": "色带为 95 % 区间，文本与随机种子合在一起。",
-    "Bands are one standard deviation over {seeds} seeds.": "色带为 {seeds} 个随机种子的一个标准差。",
-    "Bands are one standard deviation over up to {seeds} seeds.": "色带为最多 {seeds} 个随机种子的一个标准差。",
-    "One seed each, so there are no bands.": "各只有一个随机种子，因此没有色带。",
-    "rise at {factor}": "{factor} 长度的损失上升",
-    "accuracy at {factor}": "{factor} 长度的准确率",
-    "last answers at {factor}": "{factor} 长度末尾答案的准确率",
-    "last tokens at {factor}": "{factor} 长度末尾词元的损失",
-    "extra context at {factor}": "{factor} 长度的额外上下文",
->>>>>>> 01d3a22 (Columns of the report share one way to a cell; captions and titles carry their facts, with Chinese sentences)
 }  # fmt: skip
