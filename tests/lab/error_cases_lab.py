@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from ordinate.files import DiskFull, write_file
+from ordinate.files import DiskFull, write_file, write_then_move
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
 from ordinate.lab.record_checks import check_environments, check_lines, check_result
@@ -21,7 +21,7 @@ from ordinate.lab.records import (
     Sweep,
     check_file,
     parse_metrics,
-    prefix_lines,
+    read_prefix,
     read_run,
     write_json,
 )
@@ -85,6 +85,11 @@ def full(*_args) -> None:
 def write_to_a_full_disk() -> None:
     with mock.patch("os.fsync", full):
         write_file(HERE / "full.json", b"{}")
+
+
+def write_one_target_twice() -> None:
+    with write_then_move(HERE / "target"), write_then_move(HERE / "target"):
+        pass
 
 
 def append_to_a_full_disk() -> None:
@@ -166,7 +171,7 @@ CASES = [
     ("a result that is none", lambda: check_result([]), ValueError, r"result.json must be an object, got \[\]"),
     ("a result without checksums", lambda: check_result({"state": "finished", "reason": ""}), ValueError, r"result.json must have a reason in words and the SHA-256 of every file, got others"),
     ("a config with text for numbers", lambda: RunConfig.from_dict({**tiny().to_dict(), "lengths": ["8"]}), ValueError, r"lengths must be tuple\[int, ...\], got \('8',\)"),
-    ("lines that are not a checkpoint's", lambda: prefix_lines(HERE / "nowhere.jsonl", MetricsPrefix(2, "0")), ValueError, r"nowhere.jsonl must begin with the 2 lines its checkpoint stands for, got others"),
+    ("lines that are not a checkpoint's", lambda: read_prefix(HERE / "nowhere.jsonl", MetricsPrefix(2, "0")), ValueError, r"nowhere.jsonl must begin with the 2 lines its checkpoint stands for, got others"),
     ("a file that was changed", lambda: check_file(Path(file("f/config.json", b"{}")), {"config.json": "0"}), ValueError, r"config.json is not the file result.json was made of"),
     ("a run that is damaged", damaged_run, ValueError, r"result.json must be JSON, cannot be read: Expecting property name"),
     ("a run of another config", lambda: stopped_run(other=tiny("rope")), ValueError, r"checkpoint.safetensors or config.json is of another run"),
@@ -184,6 +189,7 @@ CASES = [
     ("metrics that end early", lambda: list(parse_metrics(b'{"kind": "train"}')), ValueError, r"metrics.jsonl must end with a whole line"),
     ("metrics of another kind", lambda: list(parse_metrics(b"[1]\n")), ValueError, r"line 1 of metrics.jsonl must be an object with a kind"),
     ("a file on a full disk", write_to_a_full_disk, DiskFull, r"there is no room on disk for .*full.json"),
+    ("a target that is being written", write_one_target_twice, FileExistsError, r"target must not be written by two processes at once \(remove '.target.ordinate-partial' next to it if none does\), got '.*target'"),
     ("a line on a full disk", append_to_a_full_disk, DiskFull, r"there is no room on disk for .*full.jsonl"),
     ("a disk too small", lambda: room(1000), DiskFull, r"out must have room for [\d.,]+ MB, got .*there with 0 MB free"),
     ("a memory too small", lambda: memory(1000), MemoryError, r"batch times train_length, d_model and num_layers must fit into memory, got \d+ × \d+, \d+ and \d+, which need at least \d+ MB for training with 0 MB free"),

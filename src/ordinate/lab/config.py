@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import check_at_most, check_int
+from ..checks import check_at_most, check_int, check_positive_int, refused, short
 from ..entries import parse
 from ..rotate.rope import RoPE
+from ..text import Text
+from .strict_json import is_number, is_whole
 
-# Letters of a folder's name that are of the spec: file systems take 255 in all.
+# Characters of a spec in the name of its folder: file systems take 255 in all.
 _LONGEST_NAME = 150
 # Tests of one model; a file of a megabyte could name thousands of millions.
 _MOST_TESTS = 10_000
-#: The recipe that turns a config into numbers, and the fields that say so. Raised with every change of either.
+#: The version of how a config becomes numbers, and of its fields. Raised with every change of either.
 FORMAT = 3
-# Fields that records of an older format, which are still read, do not have; with what was done then.
-_OLDER = {2: {"text_source": "", "control": True, "threads": 1}}
+# Records of older formats are still read. These fields were added later, and had these values until then.
+_ADDED_LATER = {2: {"text_source": "", "control": True, "threads": 1}}
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class RunConfig:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # JSON has no place for the integers of NumPy
+        for field in dataclasses.fields(self):  # JSON cannot hold the integers of NumPy
             object.__setattr__(self, field.name, _plain_ints(getattr(self, field.name)))
 
     @classmethod
@@ -102,49 +104,48 @@ class RunConfig:
             ValueError: A field is unknown, missing, or of another type.
         """
         if not isinstance(values, dict):
-            raise ValueError(f"config must be an object, got {values!r:.60}")
-        found = values.get("format")
-        values = {**(_OLDER.get(found, {}) if isinstance(found, int) else {}), **values}
+            raise refused("config", "must be an object", short(values))
+        version = values.get("format")
+        values = {**(_ADDED_LATER.get(version, {}) if isinstance(version, int) else {}), **values}
         types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         if set(values) != set(types):
             odd = ", ".join(sorted(set(values) ^ set(types)))
-            raise ValueError(f"config must have the fields of RunConfig, differs in: {odd:.200}")
+            raise refused(
+                "config", "must have the fields of RunConfig, differs in: {odd}", odd=odd[:200]
+            )
         frozen: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         for name, value in frozen.items():
-            if not _IS[types[name]](value):
-                raise ValueError(f"{name} must be {types[name]}, got {value!r:.60}")
-            least = 0 if name in ("seed", "warmup") else 1
-            if (
-                "int" in types[name]
-                and min(value if isinstance(value, tuple) else (value,), default=0) < least
-            ):
-                raise ValueError(f"{name} must be at least {least}, got {value!r:.60}")
-        if frozen["format"] not in (*_OLDER, FORMAT):
-            raise ValueError(
-                f"format must be at least {min(_OLDER)} and at most {FORMAT}, got {frozen['format']}"
-            )
-        if list(frozen["lengths"]) != sorted(set(frozen["lengths"])):
-            raise ValueError(f"lengths must go up, got {frozen['lengths']!r:.60}")
-        tests = len(frozen["lengths"]) * (1 + len(frozen["extensions"]))
-        check_at_most("lengths times extensions", tests, _MOST_TESTS)
+            if not _HAS_TYPE[types[name]](value):
+                raise refused(name, "must be {type}", short(value), type=types[name])
+            if "int" in types[name]:
+                for number in value if isinstance(value, tuple) else (value,):
+                    check_positive_int(name, number, minimum=0 if name in ("seed", "warmup") else 1)
+        if frozen["format"] not in (*_ADDED_LATER, FORMAT):
+            rule = "must be at least {least} and at most {most}"
+            raise refused("format", rule, frozen["format"], least=min(_ADDED_LATER), most=FORMAT)
+        lengths = frozen["lengths"]
+        if not lengths or list(lengths) != sorted(set(lengths)):
+            raise refused("lengths", "must go up", short(lengths))
+        tests = len(lengths) * (1 + len(frozen["extensions"]))
+        check_at_most(Text("lengths times extensions"), tests, _MOST_TESTS)
         return cls(**frozen)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, for JSON."""
         values = dataclasses.asdict(self)
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def check_format(self) -> None:
-        """Records of an older format can be read, but what they had begun cannot be gone on with.
+        """Records of an older format can be read, but runs of it cannot be continued.
 
         Raises:
             ValueError: This config is of an older format.
         """
         if self.format != FORMAT:
-            raise ValueError(
-                f"format must be {FORMAT} for a run to be done, got {self.format}: with one seed, ordinate had "
-                "other weights then"
-            )
+            raise refused(
+                "format", "must be {format} for a run to be done", self.format, format=FORMAT,
+                advice=": with one seed, ordinate had other weights then",
+            )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         """What the runs of one comparison have in common: all but the encoding and the seed."""
@@ -169,21 +170,13 @@ def _plain_ints(value: Any) -> Any:
         return value
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 # The types of a config's fields, as they are written above.
-_IS: dict[str, Callable[[Any], bool]] = {
+_HAS_TYPE: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
-    "int": _is_int,
-    "float": _is_number,
+    "int": is_whole,
+    "float": lambda value: is_number(value) and abs(value) < math.inf,
     "bool": lambda value: isinstance(value, bool),
-    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_is_int, value)),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(is_whole, value)),
     "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value),
 }
 
@@ -200,20 +193,19 @@ def distinct_specs(specs: Iterable[str]) -> tuple[str, ...]:
     """
     found: dict[str, str] = {}
     for spec in specs:
-        parts = [(entry.name, sorted(_plain(options).items())) for entry, options in parse(spec)]
+        parts = [
+            # Equal numbers are to look equal; an integer may be too large for a float.
+            (entry.name, sorted((n, float(v) if is_number(v) and abs(v) < 1e300 else v) for n, v in options.items()))
+            for entry, options in parse(spec)
+        ]  # fmt: skip
         found.setdefault(repr(parts), spec.strip())
     return tuple(found.values())
 
 
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Options whose numbers are equal are to look equal."""
-    return {name: float(v) if _is_number(v) and abs(v) < 1e300 else v for name, v in options.items()}
-
-
 def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int], str]:
-    """The folder of every run: the spec in letters that any file system takes, and the seed.
+    """The folder of every run: the spec in characters that any file system takes, and the seed.
 
-    Specs that differ only in other letters get a number, in the order given.
+    Specs that differ only in other characters get a number, in the order given.
 
     Example:
         >>> run_names(["rope", "rope+yarn:factor=4"], [0])

@@ -67,6 +67,17 @@ def plural(number: int, noun: str, several: str = "") -> str:
     return f"{number} {noun if number == 1 else several or noun + 's'}"
 
 
+def one_line(error: BaseException, *plain: type[BaseException]) -> str:
+    """An error in one line, and not a long one; the name of its type is left out for the types given.
+
+    Example:
+        >>> one_line(KeyError("a\\nb")), one_line(OSError("no room"), OSError)
+        ("KeyError: 'a\\\\nb'", 'no room')
+    """
+    words = " ".join(str(error).split())[:400]
+    return words if words and isinstance(error, plain) else f"{type(error).__name__}: {words}"
+
+
 def writable(text: str) -> str:
     """Text with the name of a file in it, which may be of any bytes, as text that can be written.
 

@@ -1,17 +1,17 @@
 """What a comparison leaves on disk, and how it is read back.
 
-A comparison is a directory; everything the report says is computed from it::
+A comparison is a directory, from which alone the report is computed::
 
     OUT/
       sweep.json                  command line, arms, seeds, settings all runs share
-      failures.log                why runs failed or were lost, for people, with names of hosts; nothing reads it
+      failures.log                why runs failed or were lost, with names of hosts, for people to read
       runs/<spec>-<seed>/
         config.json               RunConfig
         environment.json          a list: versions and machine, no names of hosts or users, and one more
-                                  entry with ``from_step`` for every place the run went on at
-        metrics.jsonl             one JSON object a line, appended as they come
-        checkpoint.safetensors    weights, optimizer, step, and how many lines of the metrics it stands
-                                  for with their SHA-256; removed when the run is over
+                                  entry with ``from_step`` for every machine that continued the run
+        metrics.jsonl             one JSON object a line, appended during the run
+        checkpoint.safetensors    weights, optimizer, step, and the number of lines of the metrics up to
+                                  that step with their SHA-256; removed when the run is over
         model.safetensors         the trained weights, of finished runs
         result.json               written last: how it ended, a summary, and every file's SHA-256
 
@@ -28,24 +28,21 @@ The kinds of lines in ``metrics.jsonl``::
                            "positions": [[start, stop, loss, error], …], "stretches": [loss, …],
                            "variants": {name: [accuracy, error], …}}
 
-``loss`` is in nats per token, an ``error`` is a standard error. ``stretches`` has the loss of every
-stretch of the text, the same stretches at all lengths, so that differences can be told from pairs.
-``windowed_loss`` is that of the control, every so many targets each with exactly the last training length
-of tokens; ``gain`` is how much lower the loss of the same targets is, of those that see more than that;
-``last_loss`` and ``positions`` are the control's loss plus what the same targets differ from it by.
-Other tasks have no control, and these are means like any other. ``last_accuracy`` is that of the last tokens, or
-``accuracy`` where only whole answers count; records of format 2 do not have it. ``refused`` is the sentence with which
-the encoding declined a length, and the numbers beside it are then null.
-``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on
-one machine.
+``loss`` is in nats per token, an ``error`` is a standard error. ``stretches`` has the loss of every stretch of the
+text, the same stretches at all lengths, so that differences are computed from pairs. The control predicts one target in
+so many from exactly the last training length of tokens. ``windowed_loss`` is its loss; ``gain`` is how much lower the
+loss of the same targets is where the model sees more than that; ``last_loss`` and ``positions`` are the control's loss
+plus the difference of the same targets from it. Other tasks have no control, and there these are plain means.
+``last_accuracy`` is that of the last tokens, or ``accuracy`` where only whole answers count; records of format 2 do not
+have it. ``refused`` is the sentence by which the encoding refused a length; all numbers of the line are then null.
+``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on one machine.
 
-Files are written whole or not at all (a temporary file, fsync, rename); only ``metrics.jsonl`` grows.
-A run without ``result.json`` is unfinished. One that is over is ``finished``, or ``diverged``: training gave
-a loss or a gradient that is no number, which is a result too, but has no place in a mean. A run is
-damaged when a file does not have its recorded SHA-256 or its lines are not those of its config
-(`record_checks`); or, while it is unfinished, when the lines its checkpoint stands for are not the lines on
-disk. A damaged run is named and run again, and never averaged in. Weights may be deleted to save room:
-nothing is computed from them.
+Files are written whole or not at all (a temporary file, fsync, rename); only ``metrics.jsonl`` grows. A run without
+``result.json`` is unfinished. A run that is over is ``finished``, or ``diverged``: training gave a loss or a gradient
+that is NaN or infinite. That is a result too, but in no mean. A run is damaged when a file does not have its recorded
+SHA-256 or its lines are not those of its config (`record_checks`); or, while it is unfinished, when the lines on disk
+are not those its checkpoint was saved after. A damaged run is named and run again, and never averaged. Weights may be
+deleted to save room: nothing is computed from them.
 """
 
 from __future__ import annotations
@@ -61,8 +58,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ..checks import refused, short
 from ..files import disk_full_named, write_file
+from ..text import Text
 from .config import RunConfig, distinct_specs, run_names
+from .formats import one_line
 from .record_checks import check_environments, check_lines, check_result
 from .strict_json import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
 
@@ -79,10 +79,10 @@ def write_json(path: Path, value: Any) -> None:
 class Sweep:
     """One comparison: every arm with every seed, under the same settings.
 
-    Checked whole: everything else is computed from it, and what is planned can be read back from its ``sweep.json``.
+    All of it is checked when it is made, so that its ``sweep.json`` can be read again.
 
     Raises:
-        ValueError, TypeError: It is not that of a comparison, or is of another version.
+        ValueError, TypeError: A part is not that of a comparison, or is of another version.
     """
 
     arms: tuple[str, ...]
@@ -94,22 +94,20 @@ class Sweep:
     def __post_init__(self) -> None:
         for name in ("command", "version"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be text, got {getattr(self, name)!r:.60}")
-        shlex.split(self.command)  # as it is taken apart to be gone on with
+                raise refused(name, "must be text", short(getattr(self, name)))
+        shlex.split(self.command)  # ``--resume`` splits it to add to it
         if len(self.arms) * len(self.seeds) > MOST_RUNS:
-            raise ValueError(
-                f"arms times seeds must be at most {MOST_RUNS} runs, "
-                f"got {len(self.arms)} times {len(self.seeds)}"
-            )
+            got = Text("{arms} times {seeds}", arms=len(self.arms), seeds=len(self.seeds))
+            raise refused(Text("arms times seeds"), "must be at most {most} runs", got, most=MOST_RUNS)
         if not self.arms or len(distinct_specs(self.arms)) != len(self.arms):
-            raise ValueError(f"arms must be different encodings, got {list(self.arms)!r:.200}")
+            raise refused("arms", "must be different encodings", short(list(self.arms)))
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be different numbers, got {list(self.seeds)!r:.200}")
-        self.configs()  # whose fields are checked one by one
+            raise refused("seeds", "must be different numbers", short(list(self.seeds)))
+        self.configs()  # checks every field
         self.to_json()
 
     def configs(self) -> list[RunConfig]:
-        """The runs, one seed after the other, so that an early end leaves whole comparisons."""
+        """The runs, all of one seed before the next, so that a comparison that is stopped has complete seeds."""
         of_seeds = (
             RunConfig.from_dict({"spec": self.arms[0], "seed": seed, **self.settings})
             for seed in self.seeds
@@ -117,7 +115,7 @@ class Sweep:
         return [dataclasses.replace(config, spec=spec) for config in of_seeds for spec in self.arms]
 
     def directory(self, out: Path, config: RunConfig) -> Path:
-        """Where a run of this comparison keeps its records."""
+        """The folder of a run's records."""
         return out / "runs" / self._names[config.spec, config.seed]
 
     @cached_property
@@ -125,7 +123,7 @@ class Sweep:
         return run_names(self.arms, self.seeds)
 
     def to_json(self) -> bytes:
-        """What its ``sweep.json`` holds."""
+        """The content of its ``sweep.json``."""
         return as_json(
             {
                 "format": self.settings["format"], "version": self.version, "command": self.command,
@@ -148,37 +146,37 @@ class Sweep:
         """
         path = out / "sweep.json"
         if not os.path.lexists(path):
-            raise FileNotFoundError(f"{out} must hold a comparison, got a folder without sweep.json")
+            got = Text("a folder without sweep.json")
+            raise refused(str(out), "must hold a comparison", got, error=FileNotFoundError)
         try:
             return cls.from_dict(read_json(path))
         except _DAMAGE as error:
-            raise ValueError(
-                f"{path} must be that of a comparison, cannot be read: {_told(error)}"
-            ) from None
+            rule = "must be that of a comparison, cannot be read: {reason}"
+            raise refused(str(path), rule, reason=one_line(error, ValueError)) from None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Sweep:
-        """From what is in a ``sweep.json``.
+        """From the values in a ``sweep.json``.
 
         Raises:
-            ValueError, KeyError, TypeError: It is not that of a comparison, or is of another version.
+            ValueError, KeyError, TypeError: They are not those of a comparison, or are of another version.
         """
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
             values["command"], values["version"],
         )  # fmt: skip
         if values["format"] != sweep.settings["format"]:
-            raise ValueError(f"format must be that of its settings, got {values['format']!r:.60}")
+            raise refused("format", "must be that of its settings", short(values["format"]))
         return sweep
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is on disk of one run; its numbers count only when it is finished.
+    """The records of one run on disk; its numbers count only when it is finished.
 
     Attributes:
         reason: Why it is unfinished or damaged, or how it diverged.
-        environments: Where it ran: one description, and one more for every change after an interruption.
+        environments: The machines it ran on: one description, and one more for every change after an interruption.
     """
 
     directory: Path
@@ -195,12 +193,12 @@ class RunRecord:
         return self.state in ("finished", "diverged")
 
     def of_kind(self, kind: str) -> list[Metric]:
-        """The lines of one kind, in the order they came."""
+        """The lines of one kind, in their order."""
         return [metric for metric in self.metrics if metric["kind"] == kind]
 
 
 def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
-    """Read a run's folder; never raises for what it finds there.
+    """Read a run's folder; raises for nothing that it finds there.
 
     Args:
         expected: Its config must be this one, or the record is damaged.
@@ -226,12 +224,12 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
             largest = 4 * max(line["parameters"] for line in metrics if line["kind"] == "cost")
             check_file(weights, result["sha256"], int(largest) + (1 << 20))
     except _DAMAGE as error:
-        return RunRecord(directory, "damaged", _told(error))
+        return RunRecord(directory, "damaged", one_line(error, ValueError))
     return RunRecord(directory, state, reason, config, tuple(environments), metrics, result)
 
 
 def remove_run(directory: Path) -> None:
-    """Make room for a damaged run to be done again; what a link points to stays as it is."""
+    """Remove a damaged run, so that it can be done again; what a link points to stays as it is."""
     if directory.is_symlink() or not directory.is_dir():
         directory.unlink()
     else:
@@ -239,23 +237,17 @@ def remove_run(directory: Path) -> None:
 
 
 def check_file(path: Path, digests: dict[str, str], largest: int = LARGEST_METRICS) -> None:
-    """A file must be the one that ``result.json`` was made of.
+    """A file must have the SHA-256 that ``result.json`` recorded.
 
     Raises:
-        ValueError: It is not, or cannot be read.
+        ValueError: It has another, or cannot be read.
     """
     if digests[path.name] != sha256_of(path, largest):
-        raise ValueError(f"{path.name} is not the file result.json was made of")
+        raise refused(path.name, "is not the file result.json was made of")
 
 
-# What reading and checking values of any kind may raise.
+# Reading and checking values of any kind may raise these.
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
-
-
-def _told(error: Exception) -> str:
-    """One line, and not a long one."""
-    told = " ".join(str(error).split())[:400]
-    return told if isinstance(error, ValueError) else f"{type(error).__name__}: {told}"
 
 
 def read_runs(out: Path) -> tuple[Sweep, list[RunRecord]]:
@@ -271,11 +263,12 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
         ValueError: A line is not a JSON object with a kind, or the last one has no end.
     """
     if content and not content.endswith(b"\n"):
-        raise ValueError("metrics.jsonl must end with a whole line")
+        raise refused("metrics.jsonl", "must end with a whole line")
     for number, line in enumerate(content.splitlines(), 1):
         value = parse(line, f"line {number} of metrics.jsonl")
         if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-            raise ValueError(f"line {number} of metrics.jsonl must be an object with a kind")
+            line_of = Text("line {number} of metrics.jsonl", number=number)
+            raise refused(line_of, "must be an object with a kind")
         yield value
 
 
@@ -287,34 +280,33 @@ class MetricsPrefix:
     sha256: str = hashlib.sha256().hexdigest()
 
 
-def prefix_lines(path: Path, mark: MetricsPrefix) -> bytes:
-    """The lines that a checkpoint stands for; what was written after them comes again.
+def read_prefix(path: Path, prefix: MetricsPrefix) -> bytes:
+    """The lines written before a checkpoint was saved; the run will write later lines again.
 
     Raises:
         ValueError: They are not there as they were written.
     """
     content = read_bytes(path) if os.path.lexists(path) else b""
-    lines = content.splitlines(keepends=True)[: mark.lines]
-    if hashlib.sha256(b"".join(lines)).hexdigest() != mark.sha256:
-        raise ValueError(
-            f"{path.name} must begin with the {mark.lines} lines its checkpoint stands for, got others"
-        )
-    return b"".join(lines)
+    lines = b"".join(content.splitlines(keepends=True)[: prefix.lines])
+    if hashlib.sha256(lines).hexdigest() != prefix.sha256:
+        rule = "must begin with the {count} lines its checkpoint stands for"
+        raise refused(path.name, rule, Text("others"), count=prefix.lines)
+    return lines
 
 
 class MetricsFile:
     """The growing ``metrics.jsonl`` of a run in progress.
 
-    Opened after an interruption it keeps the lines that a checkpoint stands for, and forgets those
-    written after it, for they will come again.
+    After an interruption it begins with the lines written before the checkpoint; later lines are removed, since the run
+    will write them again.
     """
 
-    def __init__(self, path: Path, mark: MetricsPrefix | None = None) -> None:
-        kept = prefix_lines(path, mark or MetricsPrefix())
+    def __init__(self, path: Path, prefix: MetricsPrefix | None = None) -> None:
+        lines = read_prefix(path, prefix or MetricsPrefix())
         self.path = path
-        self.metrics = list(parse_metrics(kept))
-        self._digest = hashlib.sha256(kept)
-        write_file(path, kept)
+        self.metrics = list(parse_metrics(lines))
+        self._digest = hashlib.sha256(lines)
+        write_file(path, lines)
         self._file = path.open("ab", buffering=0)
 
     def append(self, **metric: Any) -> None:
@@ -322,10 +314,10 @@ class MetricsFile:
         left, size = memoryview(line), self._file.tell()
         with disk_full_named(self.path):
             try:
-                while left:  # a disk that is almost full takes a part
+                while left:  # on a disk that is almost full, only a part is written
                     left = left[self._file.write(left) :]
             except OSError:
-                self._file.truncate(size)  # a line is there or it is not
+                self._file.truncate(size)  # no part of the line is to stay
                 raise
         self.metrics.append(metric)
         self._digest.update(line)
@@ -334,7 +326,7 @@ class MetricsFile:
         return [metric for metric in self.metrics if metric["kind"] == kind]
 
     def prefix(self) -> MetricsPrefix:
-        """All lines so far, which are on the disk by then: a checkpoint is never ahead of its metrics."""
+        """All lines so far, after writing them to the disk: a checkpoint is never ahead of its metrics."""
         with disk_full_named(self.path):
             os.fsync(self._file.fileno())
         return MetricsPrefix(len(self.metrics), self._digest.hexdigest())

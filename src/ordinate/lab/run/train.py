@@ -20,8 +20,8 @@ from ..records import (
     Metric,
     MetricsFile,
     MetricsPrefix,
-    prefix_lines,
     read_json,
+    read_prefix,
     read_run,
     remove_run,
     sha256_of,
@@ -140,7 +140,7 @@ def _interrupted(
     state = checkpoint.load(path)
     if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
         raise ValueError("checkpoint.safetensors or config.json is of another run")
-    prefix_lines(directory / "metrics.jsonl", state.prefix)
+    read_prefix(directory / "metrics.jsonl", state.prefix)
     places = read_json(directory / "environment.json")
     check_environments(places)
     return state, places
