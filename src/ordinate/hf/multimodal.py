@@ -1,4 +1,4 @@
-"""Positions with three axes: text, images and video among each other (M-RoPE)."""
+"""Positions with three axes for text, images and video in one sequence (M-RoPE)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..checks import check_choice, check_number, check_positive_int, check_rank
+from ..checks import check_choice, check_number, check_positive_int, check_rank, refused, short
 from ..positions import grid as grid_of
+from ..text import Text
 
 TEXT, IMAGE, VIDEO = 0, 1, 2
+_GRIDS = {IMAGE: "image_grids", VIDEO: "video_grids"}
 
 Grid = Sequence[int]
 
@@ -52,7 +54,7 @@ def mrope_positions(
         merge_size: Patches along a side that become one token (``vision_config.spatial_merge_size``).
         seconds_per_grid: Of each video, how long a frame of its grid lasts; with ``"qwen2_5_vl"``.
         tokens_per_second: ``vision_config.tokens_per_second``; with ``"qwen2_5_vl"``.
-        is_token: False at padding, which is given position 0 and counts for nothing.
+        is_token: False at padding, which has position 0 and is not counted.
 
     Raises:
         ValueError: Grids and tokens do not match, with the numbers.
@@ -69,16 +71,22 @@ def mrope_positions(
     if is_token is None:
         is_token = torch.ones_like(token_types, dtype=torch.bool)
     elif is_token.dtype != torch.bool or is_token.shape != token_types.shape:
-        raise ValueError(
-            f"is_token must be bool with the shape of token_types {list(token_types.shape)}, "
-            f"got {is_token.dtype} {list(is_token.shape)}"
+        raise refused(
+            "is_token",
+            "must be bool with the shape of token_types {shape}",
+            f"{is_token.dtype} {list(is_token.shape)}",
+            shape=list(token_types.shape),
         )
     if style != "qwen2_5_vl" and (seconds_per_grid is not None or tokens_per_second != 1.0):
-        raise ValueError(f"seconds_per_grid and tokens_per_second must be left out with style {style!r}")
+        raise refused(
+            "",
+            "seconds_per_grid and tokens_per_second must be left out with style {style}",
+            style=repr(style),
+        )
     images = _checked("image_grids", image_grids, merge_size)
     videos = _checked("video_grids", video_grids, merge_size)
     steps = _time_steps(videos, seconds_per_grid, tokens_per_second)
-    if style == "qwen3_vl":  # every frame a grid of its own
+    if style == "qwen3_vl":  # each frame is a grid of its own
         videos = [(1, height, width) for time, height, width in videos for _ in range(time)]
         steps = [1.0] * len(videos)
     grids = {IMAGE: iter([(size, 1.0) for size in images]), VIDEO: iter(zip(videos, steps, strict=True))}
@@ -89,13 +97,14 @@ def mrope_positions(
         placed = _row(kept, grids)
         positions[:, row, torch.tensor(mask)] = placed
         deltas.append(int(placed.max()) + 1 - len(kept) if kept else 0)
-    for kind, name in ((IMAGE, "image_grids"), (VIDEO, "video_grids")):
+    for kind, name in _GRIDS.items():
         if next(grids[kind], None) is not None:
-            raise ValueError(
-                f"{name} must have one grid for each run of its tokens, got more grids than runs"
-            )
+            raise refused(name, _ONE_GRID, Text("more grids than runs"))
     device = token_types.device
     return MRopePositions(positions.to(device), torch.tensor(deltas, dtype=torch.int64, device=device))
+
+
+_ONE_GRID = "must have one grid for each run of its tokens"
 
 
 def _row(types: list[int], grids: dict[int, Iterator[tuple[tuple[int, int, int], float]]]) -> Tensor:
@@ -108,16 +117,18 @@ def _row(types: list[int], grids: dict[int, Iterator[tuple[tuple[int, int, int],
             current += left
             continue
         if kind not in grids:
-            raise ValueError(f"token_types must be 0 for text, 1 for image and 2 for video, got {kind}")
+            raise refused("token_types", "must be 0 for text, 1 for image and 2 for video", kind)
         size, step = next(grids[kind], (None, 0.0))
         if size is None:
-            raise ValueError(f"{_name(kind)} must have one grid for each run of its tokens, got too few")
+            raise refused(_GRIDS[kind], _ONE_GRID, Text("too few"))
         time, height, width = size
         if time * height * width != left:
-            raise ValueError(
-                f"{_name(kind)} must match token_types, got a grid of {time * height * width} merged patches "
-                f"for {left} tokens"
+            got = Text(
+                "a grid of {patches} merged patches for {tokens} tokens",
+                patches=time * height * width,
+                tokens=left,
             )
+            raise refused(_GRIDS[kind], "must match token_types", got)
         places = grid_of(time, height, width)[:, 0]
         places[0] = (places[0] * step).long()
         parts.append(places + current)
@@ -125,21 +136,16 @@ def _row(types: list[int], grids: dict[int, Iterator[tuple[tuple[int, int, int],
     return torch.cat(parts, dim=1)
 
 
-def _name(kind: int) -> str:
-    return "image_grids" if kind == IMAGE else "video_grids"
-
-
 def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, int, int]]:
     """Grids in merged patches."""
     merged = []
     for index, size in enumerate(grids.tolist() if isinstance(grids, Tensor) else grids):
         if len(size) != 3:
-            raise ValueError(f"{name}[{index}] must be (time, height, width), got {tuple(size)}")
+            raise refused(f"{name}[{index}]", "must be (time, height, width)", short(tuple(size)))
         time, height, width = (check_positive_int(f"{name}[{index}]", number) for number in size)
         if height % merge or width % merge:
-            raise ValueError(
-                f"{name}[{index}] must have a height and width that merge_size {merge} divides, got {tuple(size)}"
-            )
+            rule = "must have a height and width that merge_size {merge_size} divides"
+            raise refused(f"{name}[{index}]", rule, tuple(size), merge_size=merge)
         merged.append((time, height // merge, width // merge))
     return merged
 
@@ -151,9 +157,8 @@ def _time_steps(
     if seconds is None:
         return [per_second] * len(videos)
     if len(seconds) != len(videos):
-        raise ValueError(
-            f"seconds_per_grid must have one number for each video, got {len(seconds)} for {len(videos)}"
-        )
+        got = Text("{count} for {videos}", count=len(seconds), videos=len(videos))
+        raise refused("seconds_per_grid", "must have one number for each video", got)
     return [
         per_second * check_number(f"seconds_per_grid[{index}]", number, above=0)
         for index, number in enumerate(seconds)

@@ -1,8 +1,8 @@
-"""Safetensors files, read and written a tensor at a time without loading them.
+"""Safetensors files, read and written one tensor at a time.
 
 The format is a length, a header in JSON and the tensors' bytes (github.com/huggingface/safetensors). A
-conversion that only reorders rows changes no size, so the header and all offsets stay, and of a tensor's dtype
-only its size matters: a row is so many bytes.
+conversion that only reorders rows changes no size, so the header and all offsets stay. Of a tensor's dtype only
+the size matters, which gives the bytes of a row.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ..checks import short
+from ..checks import refused, short
+from ..text import Text
 
 _LARGEST_HEADER = 100 * 2**20  # the limit of the format's own reader
 _LARGEST_SIZE = 2**63
 _BLOCK = 16 * 2**20
 
-# The format's dtypes, and the bits of a number of each.
+# The format's dtypes → the bits of a number.
 _BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8,
@@ -38,7 +39,7 @@ Rows = Callable[[Tensor], Tensor]  # reorders the rows of a tensor [rows, bytes]
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies in a file, counted from the end of the header."""
+    """A tensor in a file: its bytes are from ``start`` to ``stop``, counted from the end of the header."""
 
     name: str
     dtype: str
@@ -70,20 +71,29 @@ class SafetensorsFile:
         size, length, header = _header(path)
         metadata = header.pop("__metadata__", None)
         metadata = {} if metadata is None else metadata
-        if not _is_text(metadata):
-            raise ValueError(f"__metadata__ of {path.name} must be text by names, got {short(metadata)}")
+        is_mapping = isinstance(metadata, dict)
+        if not is_mapping or not all(isinstance(value, str) for value in metadata.values()):
+            rule = "must be text by names"
+            raise refused(Text("__metadata__ of {file}", file=path.name), rule, short(metadata))
         found = [_stored(name, entry) for name, entry in header.items()]
         tensors = tuple(sorted(found, key=lambda tensor: (tensor.start, tensor.stop)))
         end = 0
         for tensor in tensors:
             if tensor.start != end:
-                raise ValueError(
-                    f"source must have its tensors end to end, got a gap at {short(tensor.name)}"
-                )
+                got = Text("a gap at {tensor}", tensor=short(tensor.name))
+                raise refused("source", "must have its tensors end to end", got)
             end = tensor.stop
-        if 8 + length + end != size:
-            raise ValueError(
-                f"source must be a whole file, got {path.name} of {size} bytes instead of {8 + length + end}"
+        expected = 8 + length + end
+        if expected != size:
+            raise refused(
+                "source",
+                "must be a whole file",
+                Text(
+                    "{file} of {size} bytes instead of {expected}",
+                    file=path.name,
+                    size=size,
+                    expected=expected,
+                ),
             )
         return cls(path, 8 + length, tensors, metadata)
 
@@ -91,12 +101,14 @@ class SafetensorsFile:
         """Write a copy with some tensors' rows reordered, in pieces."""
         with target.open("xb") as out:
             header: dict[str, Any] = {"__metadata__": dict(self.metadata) | dict(metadata)}
-            for tensor in self.tensors:
-                header[tensor.name] = {
+            header |= {
+                tensor.name: {
                     "dtype": tensor.dtype,
                     "shape": list(tensor.shape),
                     "data_offsets": [tensor.start, tensor.stop],
                 }
+                for tensor in self.tensors
+            }
             text = json.dumps(header, separators=(",", ":")).encode()
             text += b" " * (-len(text) % 8)
             out.write(len(text).to_bytes(8, "little") + text)
@@ -113,28 +125,26 @@ class SafetensorsFile:
 
 def _header(path: Path) -> tuple[int, int, dict[str, Any]]:
     """The sizes of a file and of its header, and the header."""
+    rule, facts = "must be a safetensors file", {"file": path.name}
     if not path.is_file():
-        raise ValueError(f"source must be a safetensors file, got {path.name}, which is not a file")
+        raise refused("source", rule, Text("{file}, which is not a file", **facts))
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _LARGEST_HEADER):
-                raise ValueError(f"source must be a safetensors file, got {path.name} of {size} bytes")
+                raise refused("source", rule, Text("{file} of {size} bytes", **facts, size=size))
             text = _read(file, length)
     except OSError as error:
-        raise ValueError(
-            f"source must be a file that can be read, got {path.name}: {error.strerror}"
-        ) from None
+        got = f"{path.name}: {error.strerror}"
+        raise refused("source", "must be a file that can be read", got) from None
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         json.dumps(header, ensure_ascii=False).encode()  # halves of characters cannot be written
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise ValueError(
-            f"source must be a safetensors file, got {path.name} with a header that cannot be read"
-        )
+        raise refused("source", rule, Text("{file} with a header that cannot be read", **facts))
     return size, length, header
 
 
@@ -145,28 +155,28 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _is_text(metadata: object) -> bool:
-    return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
-
-
 def _stored(name: str, entry: object) -> StoredTensor:
     """One entry of a header, if its dtype and shape make as many bytes as it says."""
+    quoted = short(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(
-            f"{short(name)} must have a dtype, a shape and data_offsets in the header, got {short(entry)}"
-        )
+        rule = "must have a dtype, a shape and data_offsets in the header"
+        raise refused(quoted, rule, short(entry))
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    key = "{key} of {tensor}"
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise ValueError(f"dtype of {short(name)} must be one of safetensors, got {short(dtype)}")
+        raise refused(Text(key, key="dtype", tensor=quoted), "must be one of safetensors", short(dtype))
     if not _are_sizes(shape):
-        raise ValueError(f"shape of {short(name)} must be a list of sizes, got {short(shape)}")
+        raise refused(Text(key, key="shape", tensor=quoted), "must be a list of sizes", short(shape))
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"data_offsets of {short(name)} must be two sizes, got {short(offsets)}")
+        raise refused(Text(key, key="data_offsets", tensor=quoted), "must be two sizes", short(offsets))
     bits = _bits(dtype, shape)
     if bits != 8 * (offsets[1] - offsets[0]):
-        raise ValueError(
-            f"data_offsets of {short(name)} must be as far apart as {dtype} {short(shape)} is long, "
-            f"got {short(offsets)}"
+        raise refused(
+            Text(key, key="data_offsets", tensor=quoted),
+            "must be as far apart as {dtype} {shape} is long",
+            short(offsets),
+            dtype=dtype,
+            shape=short(shape),
         )
     return StoredTensor(name, dtype, tuple(shape), *offsets)
 
@@ -206,7 +216,6 @@ def _copy(file: IO[bytes], out: IO[bytes], count: int) -> None:
 def _read(file: IO[bytes], count: int) -> bytes:
     block = file.read(count)
     if len(block) != count:
-        raise ValueError(
-            f"source must stay as it is while it is read, got {count - len(block)} bytes less"
-        )
+        got = Text("{missing} bytes less", missing=count - len(block))
+        raise refused("source", "must stay as it is while it is read", got)
     return block
