@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...checks import as_int, nearest, refused, short
+from ...text import Text
 from .plan import ConfigError, Reading
 
 # A config with larger sizes is a mistake, and building its encodings could exhaust the memory.
@@ -222,7 +223,9 @@ class Reader:
                 expected=short(expected),
             )
 
-    def warn(self, sentence: str) -> None:
+    def warn(self, template: str, **facts: Any) -> None:
+        """Add a sentence to the warnings, once."""
+        sentence = Text(template, **facts)
         if sentence not in self.warnings:
             self.warnings.append(sentence)
 
@@ -230,8 +233,11 @@ class Reader:
         """Two keys of one setting; the first is read."""
         if value != ignored:
             self.warn(
-                f"{taken}={short(value)} and {other}={short(ignored)} differ; the first is taken, "
-                f"as transformers does"
+                "{taken}={value} and {other}={ignored} differ; the first is taken, as transformers does",
+                taken=taken,
+                value=short(value),
+                other=other,
+                ignored=short(ignored),
             )
 
     def refuse_rest(self, concerns: Callable[[str], bool] | None = None) -> None:

@@ -58,8 +58,11 @@ def _read_length(reader: Reader, draft: Draft, key: str) -> None:
         draft.max_positions = length
     elif length != context:
         reader.warn(
-            f"{reader.spelled(key)}={length} and {reader.spelled('max_position_embeddings')}={context} differ; "
-            f"the second is taken, as transformers does"
+            "{ignored}={length} and {taken}={context} differ; the second is taken, as transformers does",
+            ignored=reader.spelled(key),
+            length=length,
+            taken=reader.spelled("max_position_embeddings"),
+            context=context,
         )
 
 

@@ -84,7 +84,7 @@ def rope_parts(
         got = short(dict(part.values))
         raise refused(model.spelled("rope_parameters"), rule, got, error=ConfigError)
     if not set(scaled_types) & set(layer_types):
-        model.warn(f"{part.path.rstrip('.')} has no effect, no layer is of the type it is for")
+        model.warn("{key} has no effect, no layer is of the type it is for", key=part.path.rstrip("."))
     return {kind: part if kind in scaled_types else plain for kind in layer_types}
 
 
@@ -95,7 +95,7 @@ def _nested_parts(part: Reader, layer_types: list[str]) -> dict[str, Reader | No
             raise refused(f"{part.path}{layer_type}", rule, got, error=ConfigError)
     for key, value in part.values.items():
         if key not in layer_types and isinstance(value, Mapping):
-            part.warn(f"{part.path}{key} has no effect, no layer is of that type")
+            part.warn("{key} has no effect, no layer is of that type", key=f"{part.path}{key}")
         elif key not in layer_types and value is not None:
             rule = "must stand within a layer type's settings"
             raise refused(f"{part.path}{key}", rule, short(value), error=ConfigError)
@@ -146,7 +146,11 @@ def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...])
     kind = aliases.get(given, given)
     other = aliases.get(old, old) if new is not None and isinstance(old, str) else kind
     if other != kind and "default" not in (kind, other):
-        part.warn(f"{part.path}rope_type and {part.path}type differ; rope_type={given!r} is taken")
+        part.warn(
+            "{path}rope_type and {path}type differ; rope_type={given} is taken",
+            path=part.path,
+            given=repr(given),
+        )
     return kind
 
 
@@ -246,7 +250,11 @@ def _refuse_unknown_keys(part: Reader, rope_type: str) -> None:
     for key, readers in _TYPE_KEYS.items():
         if part.values.get(key) is not None and rope_type not in readers:
             part.skip(key)
-            part.warn(f"{part.path}{key} has no effect with rope_type {rope_type!r}")
+            part.warn(
+                "{key} has no effect with rope_type {rope_type}",
+                key=f"{part.path}{key}",
+                rope_type=repr(rope_type),
+            )
     part.refuse_rest(lambda key: True)
 
 
@@ -266,8 +274,9 @@ def _original_max_positions(source: RopeSource) -> int:
     if part.has(key) or source.max_positions is None:
         return part.integer(key, meaning, least=2)
     part.warn(
-        f"{part.spelled(key)} is missing; {model.spelled('max_position_embeddings')}="
-        f"{source.max_positions} is taken, as transformers does"
+        "{key} is missing; {value} is taken, as transformers does",
+        key=part.spelled(key),
+        value=f"{model.spelled('max_position_embeddings')}={source.max_positions}",
     )
     return source.max_positions
 
@@ -322,8 +331,11 @@ def _from_mscales(part: Reader, factor: float, mscale: float | None, whole: floa
     for key, value in (("mscale", mscale), ("mscale_all_dim", whole)):
         if value:
             part.warn(
-                f"{part.spelled(key)}={value:g} does not change cos and sin without the other mscale, as in "
-                f"transformers: they are multiplied by {attention:.6g}"
+                "{key}={value} does not change cos and sin without the other mscale, as in transformers: "
+                "they are multiplied by {attention}",
+                key=part.spelled(key),
+                value=f"{value:g}",
+                attention=f"{attention:.6g}",
             )
     return attention
 
@@ -335,7 +347,9 @@ def _implied_factor(source: RopeSource, original: int) -> float:
         rule, meaning = "must be given, it is {meaning}", "how far the context is stretched"
         raise refused(key, rule, "nothing", error=ConfigError, meaning=meaning)
     source.part.warn(
-        f"{key} is missing; {source.max_positions} / {original} is taken, as transformers does"
+        "{key} is missing; {value} is taken, as transformers does",
+        key=key,
+        value=f"{source.max_positions} / {original}",
     )
     return max(source.max_positions / original, 1.0)
 

@@ -91,7 +91,9 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
     nothing = NoPE()
     if window is not None and not rules.windows_all and SLIDING not in kinds:
         reader.warn(
-            f"{reader.spelled('sliding_window')} {window} has no effect, no layer of this model is windowed"
+            "{key} {window} has no effect, no layer of this model is windowed",
+            key=reader.spelled("sliding_window"),
+            window=window,
         )
     layers = []
     for index, (kind, turn) in enumerate(zip(kinds, turns, strict=True)):

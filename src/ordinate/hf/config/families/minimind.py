@@ -26,7 +26,11 @@ def read_minimind(reader: Reader, family: Family, dialect: Dialect | None) -> Dr
     reader.skip("rope_scaling")
     scaled = switched and context > _ORIGINAL
     if switched and not scaled:
-        reader.warn(f"inference_rope_scaling has no effect up to {_ORIGINAL} positions, got {context}")
+        reader.warn(
+            "inference_rope_scaling has no effect up to {original} positions, got {context}",
+            original=_ORIGINAL,
+            context=context,
+        )
     if given is not None and (not switched or given != SCALING):
         reader.warn("rope_scaling has no effect, MiniMind's code reads inference_rope_scaling alone")
     scaling = {"rope_scaling": SCALING if scaled else None}
