@@ -191,8 +191,9 @@ def _copy(values: dict[str, Any]) -> dict[str, Any]:
         json.dumps(values, allow_nan=False)
         return copy.deepcopy(values)
     except (TypeError, ValueError, RecursionError) as error:
-        got = f"{short(values)}: {error}"
-        raise refused("source", "must hold what JSON can hold", got, error=ConfigError) from None
+        raise refused(
+            "source", "must hold what JSON can hold", f"{short(values)}: {error}", error=ConfigError
+        ) from None
 
 
 def _lengths(

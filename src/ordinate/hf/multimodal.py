@@ -144,8 +144,12 @@ def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, in
             raise refused(f"{name}[{index}]", "must be (time, height, width)", short(tuple(size)))
         time, height, width = (check_positive_int(f"{name}[{index}]", number) for number in size)
         if height % merge or width % merge:
-            rule = "must have a height and width that merge_size {merge_size} divides"
-            raise refused(f"{name}[{index}]", rule, tuple(size), merge_size=merge)
+            raise refused(
+                f"{name}[{index}]",
+                "must have a height and width that merge_size {merge_size} divides",
+                tuple(size),
+                merge_size=merge,
+            )
         merged.append((time, height // merge, width // merge))
     return merged
 

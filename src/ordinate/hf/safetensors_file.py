@@ -73,15 +73,19 @@ class SafetensorsFile:
         metadata = {} if metadata is None else metadata
         is_mapping = isinstance(metadata, dict)
         if not is_mapping or not all(isinstance(value, str) for value in metadata.values()):
-            rule = "must be text by names"
-            raise refused(Text("__metadata__ of {file}", file=path.name), rule, short(metadata))
+            raise refused(
+                Text("__metadata__ of {file}", file=path.name), "must be text by names", short(metadata)
+            )
         found = [_stored(name, entry) for name, entry in header.items()]
         tensors = tuple(sorted(found, key=lambda tensor: (tensor.start, tensor.stop)))
         end = 0
         for tensor in tensors:
             if tensor.start != end:
-                got = Text("a gap at {tensor}", tensor=short(tensor.name))
-                raise refused("source", "must have its tensors end to end", got)
+                raise refused(
+                    "source",
+                    "must have its tensors end to end",
+                    Text("a gap at {tensor}", tensor=short(tensor.name)),
+                )
             end = tensor.stop
         expected = 8 + length + end
         if expected != size:
@@ -136,8 +140,9 @@ def _header(path: Path) -> tuple[int, int, dict[str, Any]]:
                 raise refused("source", rule, Text("{file} of {size} bytes", **facts, size=size))
             text = _read(file, length)
     except OSError as error:
-        got = f"{path.name}: {error.strerror}"
-        raise refused("source", "must be a file that can be read", got) from None
+        raise refused(
+            "source", "must be a file that can be read", f"{path.name}: {error.strerror}"
+        ) from None
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         json.dumps(header, ensure_ascii=False).encode()  # halves of characters cannot be written
@@ -159,8 +164,7 @@ def _stored(name: str, entry: object) -> StoredTensor:
     """One entry of a header, if its dtype and shape make as many bytes as it says."""
     quoted = short(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        rule = "must have a dtype, a shape and data_offsets in the header"
-        raise refused(quoted, rule, short(entry))
+        raise refused(quoted, "must have a dtype, a shape and data_offsets in the header", short(entry))
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     key = "{key} of {tensor}"
     if not isinstance(dtype, str) or dtype not in _BITS:
@@ -216,6 +220,9 @@ def _copy(file: IO[bytes], out: IO[bytes], count: int) -> None:
 def _read(file: IO[bytes], count: int) -> bytes:
     block = file.read(count)
     if len(block) != count:
-        got = Text("{missing} bytes less", missing=count - len(block))
-        raise refused("source", "must stay as it is while it is read", got)
+        raise refused(
+            "source",
+            "must stay as it is while it is read",
+            Text("{missing} bytes less", missing=count - len(block)),
+        )
     return block

@@ -119,8 +119,12 @@ def enlarge_base(settings: dict[str, Any], plan: Plan, factor: float, family: Fa
     """NTK: a larger base in full-attention layers, and no scaling."""
     rope = main_rotation(plan)
     if rope.rotary_dim <= 2:
-        rule = "must leave at least 4 channels to turn to change the base"
-        raise refused("head_dim", rule, rope.rotary_dim, error=ConfigError)
+        raise refused(
+            "head_dim",
+            "must leave at least 4 channels to turn to change the base",
+            rope.rotary_dim,
+            error=ConfigError,
+        )
     base = rope.base * factor ** (rope.rotary_dim / (rope.rotary_dim - 2))
     plain = {"rope_type": "default", "rope_theta": base}
     old, new = settings.get("rope_scaling"), settings.get("rope_parameters")

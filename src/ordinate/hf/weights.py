@@ -168,8 +168,11 @@ def _others(folder: Path) -> Iterator[Path]:
         elif path.is_file():
             yield path
         else:  # reading a pipe would wait, and a link to a folder can lead back here
-            rule = "must hold files, links to files and folders"
-            raise refused("source", rule, Text("{path}, which is none", path=short(str(path))))
+            raise refused(
+                "source",
+                "must hold files, links to files and folders",
+                Text("{path}, which is none", path=short(str(path))),
+            )
 
 
 def _check_subfolders(paths: Iterable[Path]) -> None:
@@ -194,11 +197,12 @@ def _weights(source: Path) -> list[SafetensorsFile]:
     for index in source.glob("*.safetensors.index.json") if source.is_dir() else ():
         for name in check_settings(load(index).get("weight_map"), "weight_map").values():
             if name not in held:
-                rule, got = (
+                raise refused(
+                    "source",
                     "must hold every file that {index} names",
                     Text("no {name}", name=short(name)),
+                    index=index.name,
                 )
-                raise refused("source", rule, got, index=index.name)
     return [SafetensorsFile.open(path) for path in paths]
 
 
@@ -207,8 +211,9 @@ def _check(
 ) -> None:
     for file in files:
         if file.metadata.get(_METADATA_KEY) == layout:
-            rule = "must not be in the {layout} layout already"
-            raise refused("source", rule, file.path.name, layout=layout)
+            raise refused(
+                "source", "must not be in the {layout} layout already", file.path.name, layout=layout
+            )
     kinds = {name: _kind(name) for found in changes.values() for name in found}
     for side, made_by in _SIDES.items():
         if made_by.isdisjoint(kinds.values()):
@@ -223,8 +228,11 @@ def _check(
     }
     if len(names) > 1:
         first, second, *_ = names.values()
-        got = Text("{first} and {second}", first=first, second=second)
-        raise refused("source", "must hold the layers of one model once", got)
+        raise refused(
+            "source",
+            "must hold the layers of one model once",
+            Text("{first} and {second}", first=first, second=second),
+        )
 
 
 class _Heads:
@@ -240,8 +248,12 @@ class _Heads:
         family = FAMILIES[model_type]
         self.reader = Reader(values, defaults=family.defaults, keys=family.keys, path=path)
         if shared := self.reader.peek("attention_k_eq_v"):  # Gemma 4: values would turn with their keys
-            name, rule = self.reader.spelled("attention_k_eq_v"), "must be false where keys are to turn"
-            raise refused(name, rule, short(shared), error=ConfigError)
+            raise refused(
+                self.reader.spelled("attention_k_eq_v"),
+                "must be false where keys are to turn",
+                short(shared),
+                error=ConfigError,
+            )
         self.heads: int = self._count("num_attention_heads")
         self.kv_heads = self._kv_heads()
         # Layers that predict further tokens follow the others, and attend as the last of them.
@@ -268,8 +280,12 @@ class _Heads:
             if layer is not None and not isinstance(layer.encoding, RoPE):
                 continue
             if layer is None or kind is None:
-                rule = "must hold queries and keys as plain weights and biases of known names in {layers} layers"
-                raise refused("source", rule, short(tensor.name), layers=self.count)
+                raise refused(
+                    "source",
+                    "must hold queries and keys as plain weights and biases of known names in {layers} layers",
+                    short(tensor.name),
+                    layers=self.count,
+                )
             found[tensor.name] = self._reordering(tensor, layer, kind)
         return found
 
@@ -298,12 +314,18 @@ class _Heads:
         }[kind]
         rows = math.prod(tensor.shape if kind.endswith("norm") else tensor.shape[:1])
         if rows not in [count * head_dim for count in heads]:
-            numbers = " or ".join(f"{count} × {head_dim}" for count in heads)
-            rule = "must have {rows} rows by the config"
-            raise refused(short(tensor.name), rule, rows, rows=numbers)
+            raise refused(
+                short(tensor.name),
+                "must have {rows} rows by the config",
+                rows,
+                rows=" or ".join(f"{count} × {head_dim}" for count in heads),
+            )
         if not tensor.size or tensor.size % rows:
-            got = f"{tensor.dtype} {short(list(tensor.shape))}"
-            raise refused(short(tensor.name), "must have rows of whole bytes", got)
+            raise refused(
+                short(tensor.name),
+                "must have rows of whole bytes",
+                f"{tensor.dtype} {short(list(tensor.shape))}",
+            )
         rotary_dim = layer.encoding.rotary_dim
         channels = torch.arange(head_dim, dtype=torch.float32)
         rotated = channels[start : start + rotary_dim]

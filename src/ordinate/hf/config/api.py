@@ -50,12 +50,22 @@ def from_config(
     """
     values = load(source)
     if dialect is not None and dialect not in DIALECTS:
-        rule, choices = "must be one of {choices}", ", ".join(DIALECTS)
-        raise refused("dialect", rule, short(dialect), error=ConfigError, choices=choices)
+        raise refused(
+            "dialect",
+            "must be one of {choices}",
+            short(dialect),
+            error=ConfigError,
+            choices=", ".join(DIALECTS),
+        )
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
-        close = nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else ""
-        rule = "must be a model_type that ordinate reads"
-        raise refused("family", rule, short(family), error=ConfigError, advice="{near}", near=close)
+        raise refused(
+            "family",
+            "must be a model_type that ordinate reads",
+            short(family),
+            error=ConfigError,
+            advice="{near}",
+            near=nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else "",
+        )
     path, values, model_type = text_settings(values, family)
     found = FAMILIES[model_type]
     reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
@@ -91,8 +101,7 @@ def text_settings(
         named = text.get("model_type")
         known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
         if not known and within is None and not any(key in text for key in TEXT_PARTS):
-            name = f"{path}{inner}.model_type"
-            raise refused(name, _KNOWN_FAMILY, short(named), error=ConfigError)
+            raise refused(f"{path}{inner}.model_type", _KNOWN_FAMILY, short(named), error=ConfigError)
         # Settings of positions outside of the text model that repeat its own are understood; others are refused.
         outside = {key: value for key, value in values.items() if key not in text or text[key] != value}
         Reader(outside, path=path).refuse_rest()

@@ -61,8 +61,9 @@ def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor
             inv_freq[turning:] = 0
             return inv_freq / scaling.factor
         case _:
-            rule = "must be one that checkpoints use"
-            raise refused("scaling", rule, type(scaling).__name__, error=TypeError)
+            raise refused(
+                "scaling", "must be one that checkpoints use", type(scaling).__name__, error=TypeError
+            )
 
 
 def _periods(base: float, dim: int) -> Float32[Tensor, " pairs"]:

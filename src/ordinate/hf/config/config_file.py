@@ -52,8 +52,12 @@ def load(source: object) -> dict[str, Any]:
     to_dict = getattr(source, "to_dict", None)  # a PretrainedConfig, without importing its class
     if callable(to_dict) and not isinstance(source, type):
         return dict(check_settings(to_dict()))
-    rule = "must be a mapping, a path or a PretrainedConfig"
-    raise refused("source", rule, type(source).__name__, error=ConfigError)
+    raise refused(
+        "source",
+        "must be a mapping, a path or a PretrainedConfig",
+        type(source).__name__,
+        error=ConfigError,
+    )
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -62,17 +66,23 @@ def _from_file(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         text = path.read_bytes() if size <= _LARGEST_FILE else b""
     except OSError as error:
-        got = f"{quoted}: {error.strerror}"
-        raise refused("source", "must be a file that can be read", got, error=ConfigError) from None
+        raise refused(
+            "source", "must be a file that can be read", f"{quoted}: {error.strerror}", error=ConfigError
+        ) from None
     if size > _LARGEST_FILE:
-        got = Text("{size} bytes in {path}", size=size, path=quoted)
-        raise refused("source", "must be a file of at most 16 MiB", got, error=ConfigError)
+        raise refused(
+            "source",
+            "must be a file of at most 16 MiB",
+            Text("{size} bytes in {path}", size=size, path=quoted),
+            error=ConfigError,
+        )
     try:
         values = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        got = f"{quoted}: {' '.join(reason.split())}"
-        raise refused("source", "must be valid JSON", got, error=ConfigError) from None
+        raise refused(
+            "source", "must be valid JSON", f"{quoted}: {' '.join(reason.split())}", error=ConfigError
+        ) from None
     return check_settings(values)
 
 
@@ -100,11 +110,13 @@ def write_config(
     try:
         write_file(target, text.encode(), overwrite=overwrite)
     except IsADirectoryError:
-        got = Text("the folder {path}", path=quoted)
-        raise refused("path", "must be a file to write", got, error=ConfigError) from None
+        raise refused(
+            "path", "must be a file to write", Text("the folder {path}", path=quoted), error=ConfigError
+        ) from None
     except FileExistsError:
-        rule = "must not exist, nothing is overwritten unless told"
-        raise refused("path", rule, quoted, error=ConfigError) from None
+        raise refused(
+            "path", "must not exist, nothing is overwritten unless told", quoted, error=ConfigError
+        ) from None
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise

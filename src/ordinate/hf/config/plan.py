@@ -166,8 +166,12 @@ class Plan:
         mixed = not self.embeddings and len(acting) < len(found)
         if len(acting) > 1 or (acting and mixed):
             names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))
-            rule = "must be asked of plan.layers or plan.embeddings where they differ"
-            raise refused("encoding", rule, f"{len(found)} ({names})", error=ConfigError)
+            raise refused(
+                "encoding",
+                "must be asked of plan.layers or plan.embeddings where they differ",
+                f"{len(found)} ({names})",
+                error=ConfigError,
+            )
         return acting[0] if acting else NoPE()
 
     def groups(self) -> list[tuple[str, list[LayerPlan]]]:

@@ -49,8 +49,14 @@ def checked_integer(name: str, value: object, least: int, most: int) -> int:
     except TypeError:
         raise refused(name, "must be a whole number", short(value), error=ConfigError) from None
     if not least <= value <= most:
-        rule = "must be between {least} and {most}"
-        raise refused(name, rule, short(value), error=ConfigError, least=least, most=most)
+        raise refused(
+            name,
+            "must be between {least} and {most}",
+            short(value),
+            error=ConfigError,
+            least=least,
+            most=most,
+        )
     return value
 
 
@@ -128,8 +134,13 @@ class Reader:
         self.skip(key)
         value, given = self.peek(key), self._given(key)
         if value is None and default is _MISSING:
-            rule = "must be given, it is {meaning}"
-            raise refused(self.spelled(key), rule, "nothing", error=ConfigError, meaning=meaning)
+            raise refused(
+                self.spelled(key),
+                "must be given, it is {meaning}",
+                "nothing",
+                error=ConfigError,
+                meaning=meaning,
+            )
         if value is None:
             return default
         if len(given) > 1:
@@ -191,9 +202,12 @@ class Reader:
         if not isinstance(value, (list, tuple)):
             raise refused(self.spelled(key), "must be a list", short(value), error=ConfigError)
         if length is not None and len(value) != length:
-            got = f"{len(value)}: {short(value)}"
             raise refused(
-                self.spelled(key), "must have {length} entries", got, error=ConfigError, length=length
+                self.spelled(key),
+                "must have {length} entries",
+                f"{len(value)}: {short(value)}",
+                error=ConfigError,
+                length=length,
             )
         return value
 
@@ -248,8 +262,12 @@ class Reader:
         """
         for key, value in self.values.items():
             if key not in self.used and value is not None and (concerns or concerns_positions)(key):
-                rule = "must be a setting that ordinate understands for this model"
-                raise refused(f"{self.path}{key}", rule, short(value), error=ConfigError)
+                raise refused(
+                    f"{self.path}{key}",
+                    "must be a setting that ordinate understands for this model",
+                    short(value),
+                    error=ConfigError,
+                )
 
 
 def concerns_positions(key: str) -> bool:

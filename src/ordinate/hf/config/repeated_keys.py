@@ -38,9 +38,12 @@ def read_repeated_keys(reader: Reader, draft: Draft) -> None:
         if not expected:
             continue  # nothing to compare it with: refused as an unread key
         if not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in expected):
-            rule = "must agree with what this model's other settings say, {expected}"
             raise refused(
-                reader.spelled(key), rule, short(value), error=ConfigError, expected=short(expected[0])
+                reader.spelled(key),
+                "must agree with what this model's other settings say, {expected}",
+                short(value),
+                error=ConfigError,
+                expected=short(expected[0]),
             )
         reader.skip(key)
         reader.readings.append(Reading(f"{reader.path}{key}", value, "agrees with what was read"))

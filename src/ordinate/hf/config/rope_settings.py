@@ -80,9 +80,12 @@ def rope_parts(
     if scaled_types is None:
         return dict.fromkeys(layer_types, part)
     if part is new:
-        rule = "must have one mapping for each layer type of this model"
-        got = short(dict(part.values))
-        raise refused(model.spelled("rope_parameters"), rule, got, error=ConfigError)
+        raise refused(
+            model.spelled("rope_parameters"),
+            "must have one mapping for each layer type of this model",
+            short(dict(part.values)),
+            error=ConfigError,
+        )
     if not set(scaled_types) & set(layer_types):
         model.warn("{key} has no effect, no layer is of the type it is for", key=part.path.rstrip("."))
     return {kind: part if kind in scaled_types else plain for kind in layer_types}
@@ -91,14 +94,22 @@ def rope_parts(
 def _nested_parts(part: Reader, layer_types: list[str]) -> dict[str, Reader | None]:
     for layer_type in layer_types:
         if layer_type not in part.values:
-            rule, got = "must be given, layers are of that type", short(list(part.values))
-            raise refused(f"{part.path}{layer_type}", rule, got, error=ConfigError)
+            raise refused(
+                f"{part.path}{layer_type}",
+                "must be given, layers are of that type",
+                short(list(part.values)),
+                error=ConfigError,
+            )
     for key, value in part.values.items():
         if key not in layer_types and isinstance(value, Mapping):
             part.warn("{key} has no effect, no layer is of that type", key=f"{part.path}{key}")
         elif key not in layer_types and value is not None:
-            rule = "must stand within a layer type's settings"
-            raise refused(f"{part.path}{key}", rule, short(value), error=ConfigError)
+            raise refused(
+                f"{part.path}{key}",
+                "must stand within a layer type's settings",
+                short(value),
+                error=ConfigError,
+            )
     return {layer_type: part.part(layer_type) for layer_type in layer_types}
 
 
@@ -122,8 +133,12 @@ def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
             source.rules.layout, scaling, sections, source.rules.section_layout,
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError) as error:
-        rule, got = "must describe a rotation", f"{short(dict(part.values))}: {error}"
-        raise refused(part.path.rstrip("."), rule, got, error=ConfigError) from None
+        raise refused(
+            part.path.rstrip("."),
+            "must describe a rotation",
+            f"{short(dict(part.values))}: {error}",
+            error=ConfigError,
+        ) from None
 
 
 def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...]) -> str:
@@ -134,14 +149,22 @@ def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...])
     if given is None:
         options = [key for key in _TYPE_KEYS if part.values.get(key) is not None]
         if options:
-            rule = "must say what {option} is for"
-            name = f"{part.path}rope_type"
-            raise refused(name, rule, "nothing", error=ConfigError, option=options[0])
+            raise refused(
+                f"{part.path}rope_type",
+                "must say what {option} is for",
+                "nothing",
+                error=ConfigError,
+                option=options[0],
+            )
         return "default"
     if not isinstance(given, str) or aliases.get(given, given) not in kinds:
-        choices = ", ".join(kinds)
-        rule = "must be one of {choices}"
-        raise refused(f"{part.path}{key}", rule, short(given), error=ConfigError, choices=choices)
+        raise refused(
+            f"{part.path}{key}",
+            "must be one of {choices}",
+            short(given),
+            error=ConfigError,
+            choices=", ".join(kinds),
+        )
     part.readings.append(Reading(f"{part.path}{key}", given, "the kind of frequency scaling"))
     kind = aliases.get(given, given)
     other = aliases.get(old, old) if new is not None and isinstance(old, str) else kind
@@ -214,8 +237,13 @@ def _sections(source: RopeSource, pairs: int) -> tuple[int, ...] | None:
         for index, count in enumerate(listed)
     )
     if sum(counts) != pairs:
-        rule = "must sum to the {pairs} pairs that turn"
-        raise refused(name, rule, short(listed), error=ConfigError, pairs=pairs)
+        raise refused(
+            name,
+            "must sum to the {pairs} pairs that turn",
+            short(listed),
+            error=ConfigError,
+            pairs=pairs,
+        )
     interleaved = part.boolean("mrope_interleaved", "whether axes take turns among the pairs", None)
     if interleaved is not None and interleaved != (rules.section_layout == "interleaved"):
         raise refused(
@@ -292,8 +320,12 @@ def _dynamic(source: RopeSource, dim: int, fraction: float, dialect: Dialect) ->
             source.part.skip(*_TYPE_KEYS)  # its files have these keys, and its code does not read them
             return NTK(alpha)
     if source.max_positions is None:
-        key = source.model.spelled("max_position_embeddings")
-        raise refused(key, "must be given, dynamic scaling starts there", "nothing", error=ConfigError)
+        raise refused(
+            source.model.spelled("max_position_embeddings"),
+            "must be given, dynamic scaling starts there",
+            "nothing",
+            error=ConfigError,
+        )
     return DynamicNTK(source.part.number("factor", _FACTOR, least=1, most=1e9), source.max_positions)
 
 
@@ -313,8 +345,13 @@ def _yarn(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Sc
         "truncate", "whether the ramp's ends are rounded to whole pairs", dialect != "gpt-oss"
     )
     if fast < slow:
-        rule, name = "must be at least beta_slow {slow}", part.spelled("beta_fast")
-        raise refused(name, rule, f"{fast:g}", error=ConfigError, slow=f"{slow:g}")
+        raise refused(
+            part.spelled("beta_fast"),
+            "must be at least beta_slow {slow}",
+            f"{fast:g}",
+            error=ConfigError,
+            slow=f"{slow:g}",
+        )
     if attention is None and dialect != "minimind":
         attention = _from_mscales(part, factor, mscale, whole)
     if dialect != "deepseek":  # whose code alone multiplies the softmax scale
@@ -344,8 +381,13 @@ def _implied_factor(source: RopeSource, original: int) -> float:
     """The factor of a config that gives both lengths and no factor."""
     key = source.part.spelled("factor")
     if source.max_positions is None:
-        rule, meaning = "must be given, it is {meaning}", "how far the context is stretched"
-        raise refused(key, rule, "nothing", error=ConfigError, meaning=meaning)
+        raise refused(
+            key,
+            "must be given, it is {meaning}",
+            "nothing",
+            error=ConfigError,
+            meaning="how far the context is stretched",
+        )
     source.part.warn(
         "{key} is missing; {value} is taken, as transformers does",
         key=key,
@@ -379,8 +421,13 @@ def _llama3(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> 
     low = part.number("low_freq_factor", "pairs that turn less often are divided", above=0, most=1e9)
     high = part.number("high_freq_factor", "pairs that turn more often are kept", above=0, most=1e9)
     if high < low:
-        rule, name = "must be at least low_freq_factor {low}", part.spelled("high_freq_factor")
-        raise refused(name, rule, f"{high:g}", error=ConfigError, low=f"{low:g}")
+        raise refused(
+            part.spelled("high_freq_factor"),
+            "must be at least low_freq_factor {low}",
+            f"{high:g}",
+            error=ConfigError,
+            low=f"{low:g}",
+        )
     factor = part.number("factor", _FACTOR, least=1, most=1e9)
     return Llama3(factor, low, high, _original_max_positions(source))
 

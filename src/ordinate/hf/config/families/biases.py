@@ -45,16 +45,24 @@ def read_mpt(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
     settings = reader.part("attn_config") or Reader({}, path="attn_config.", parent=reader)
     reader.skip("learned_pos_emb")  # not read by the code that has ALiBi
     if not settings.boolean("alibi", "whether ALiBi is used", True):
-        rule = "must be true, MPT without ALiBi is not supported"
-        raise refused("attn_config.alibi", rule, "false", error=ConfigError)
+        raise refused(
+            "attn_config.alibi",
+            "must be true, MPT without ALiBi is not supported",
+            "false",
+            error=ConfigError,
+        )
     exponent = settings.number(
         "alibi_bias_max", "the gentlest slope is 2 to minus this", 8.0, above=0, most=1e3
     )
     scale = settings.number("softmax_scale", "the softmax scale", None, above=0, most=1e6)
     for key in ("prefix_lm", "attn_uses_sequence_id"):
         if settings.boolean(key, "a mask that is not supported", False):
-            rule = "must be false, other masks are not supported"
-            raise refused(f"attn_config.{key}", rule, "true", error=ConfigError)
+            raise refused(
+                f"attn_config.{key}",
+                "must be false, other masks are not supported",
+                "true",
+                error=ConfigError,
+            )
     settings.refuse_rest()
     return _alibi(reader, _context(reader), scale, max_exponent=exponent)
 
@@ -114,9 +122,12 @@ def _t5_bias(reader: Reader, heads: int, buckets: int, furthest: int, bidirectio
         with torch.device("meta"):
             return T5Bias(heads, buckets, furthest, bidirectional=bidirectional)
     except ValueError as error:
-        rule = "and relative_attention_max_distance must fit together: {problem}"
-        key = reader.spelled("relative_attention_num_buckets")
-        raise refused(key, rule, error=ConfigError, problem=error) from None
+        raise refused(
+            reader.spelled("relative_attention_num_buckets"),
+            "and relative_attention_max_distance must fit together: {problem}",
+            error=ConfigError,
+            problem=error,
+        ) from None
 
 
 def _with_own_table(bias: T5Bias) -> T5Bias:

@@ -120,9 +120,13 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
     known = {FULL, SLIDING, CHUNKED, *RECURRENT} if rules.layer_types else {FULL}
     for index, kind in enumerate(listed):
         if not isinstance(kind, str) or kind not in known:
-            name, choices = f"{reader.spelled('layer_types')}[{index}]", ", ".join(sorted(known))
-            rule = "must be one of {choices}"
-            raise refused(name, rule, short(kind), error=ConfigError, choices=choices)
+            raise refused(
+                f"{reader.spelled('layer_types')}[{index}]",
+                "must be one of {choices}",
+                short(kind),
+                error=ConfigError,
+                choices=", ".join(sorted(known)),
+            )
     if rules.layer_types:  # the keys that the rule reads are understood, though the list overrides them
         rules.layer_types(reader, count)
     return [str(kind) for kind in listed]
@@ -193,8 +197,13 @@ def listed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
         return [bool((index + 1) % step) for index in range(len(kinds))]
     name = reader.spelled("no_rope_layers")
     if len(listed) != len(kinds):
-        rule, got = "must have {length} entries", f"{len(listed)}: {short(listed)}"
-        raise refused(name, rule, got, error=ConfigError, length=len(kinds))
+        raise refused(
+            name,
+            "must have {length} entries",
+            f"{len(listed)}: {short(listed)}",
+            error=ConfigError,
+            length=len(kinds),
+        )
     for index, flag in enumerate(listed):
         if flag not in (0, 1):
             raise refused(f"{name}[{index}]", "must be 0 or 1", short(flag), error=ConfigError)

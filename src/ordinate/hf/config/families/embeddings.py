@@ -123,16 +123,21 @@ def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[Pos
         offset = pad + 1
     assert isinstance(offset, int)
     if rules.inside and rows <= offset:
-        rule = "must be greater than the {offset} rows before position 0"
-        name = reader.spelled("max_position_embeddings")
-        raise refused(name, rule, rows, error=ConfigError, offset=offset)
+        raise refused(
+            reader.spelled("max_position_embeddings"),
+            "must be greater than the {offset} rows before position 0",
+            rows,
+            error=ConfigError,
+            offset=offset,
+        )
     rows -= offset if rules.inside else 0
     if rules.code == "learned":
         with torch.device("meta"):
             return Learned(rows, width, offset), rows
     if width % 2:
-        name = reader.spelled("hidden_size")
-        raise refused(name, "must be even for sinusoids", width, error=ConfigError)
+        raise refused(
+            reader.spelled("hidden_size"), "must be even for sinusoids", width, error=ConfigError
+        )
     layout: Literal["interleaved", "half"] = "interleaved" if rules.code == "interleaved" else "half"
     return Sinusoidal(width, layout=layout, endpoint=rules.code == "endpoint", offset=offset), rows
 
@@ -164,13 +169,15 @@ def gpt_neo_layers(reader: Reader, count: int) -> tuple[list[str], int | None]:
     else:
         words = words[:count] if listed is None else list(listed)
     if len(words) != count:
-        rule = "must describe {count} layers"
-        raise refused("attention_types", rule, len(words), error=ConfigError, count=count)
+        raise refused(
+            "attention_types", "must describe {count} layers", len(words), error=ConfigError, count=count
+        )
     names = {"global": "full_attention", "local": "sliding_attention"}
     for word in words:
         if not isinstance(word, str) or word not in names:
-            rule = "must be made of 'global' and 'local'"
-            raise refused("attention_types", rule, short(word), error=ConfigError)
+            raise refused(
+                "attention_types", "must be made of 'global' and 'local'", short(word), error=ConfigError
+            )
     return [names[str(word)] for word in words], window
 
 
@@ -180,11 +187,20 @@ def _repeated_groups(groups: Sequence[Any], count: int) -> list[object]:
     for group in groups:
         is_pair = isinstance(group, (list, tuple)) and len(group) == 2
         if not is_pair or not isinstance(group[0], (list, tuple)):
-            rule = "must hold pairs of types and a number"
-            raise refused("attention_types", rule, short(group), error=ConfigError)
+            raise refused(
+                "attention_types",
+                "must hold pairs of types and a number",
+                short(group),
+                error=ConfigError,
+            )
         times = checked_integer("attention_types", group[1], 1, MOST_LAYERS)
         if len(group[0]) * times > count:
-            rule = "must describe {count} layers"
-            raise refused("attention_types", rule, short(groups), error=ConfigError, count=count)
+            raise refused(
+                "attention_types",
+                "must describe {count} layers",
+                short(groups),
+                error=ConfigError,
+                count=count,
+            )
         words += list(group[0]) * times
     return words

@@ -34,8 +34,12 @@ def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Te
     scale = reader.number("attn_scale", "how much queries grow with the logarithm", least=0, most=1e6)
     tuned = reader.ask("attn_temperature_tuning", "whether queries grow with their position")
     if not isinstance(tuned, int):  # true or false; the first files say 4, and mean true
-        name = reader.spelled("attn_temperature_tuning")
-        raise refused(name, "must be true or false", short(tuned), error=ConfigError)
+        raise refused(
+            reader.spelled("attn_temperature_tuning"),
+            "must be true or false",
+            short(tuned),
+            error=ConfigError,
+        )
     return Temperature(scale, every_so_many, start=1) if tuned else None
 
 
@@ -59,9 +63,12 @@ def exaone_layers(reader: Reader, count: int) -> list[str]:
         return every(4, "sliding_window_pattern")(reader, count)
     reader.ask("sliding_window_pattern", "L for a windowed layer, G for one that sees everything")
     if not pattern or set(pattern) - {"L", "G"}:
-        rule = "must be a number or made of L and G"
-        name = reader.spelled("sliding_window_pattern")
-        raise refused(name, rule, short(pattern), error=ConfigError)
+        raise refused(
+            reader.spelled("sliding_window_pattern"),
+            "must be a number or made of L and G",
+            short(pattern),
+            error=ConfigError,
+        )
     return [SLIDING if pattern[index % len(pattern)] == "L" else FULL for index in range(count)]
 
 
@@ -87,8 +94,13 @@ def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
     widths = [narrow] * len(kinds)
     for key in overrides.values:  # written with leading zeros
         if not key.isdecimal() or len(key) > 8 or int(key) >= len(kinds):
-            rule, name = "must be the index of a layer, of {layers}", f"{overrides.path}{key[:40]}"
-            raise refused(name, rule, repr(key[:40]), error=ConfigError, layers=len(kinds))
+            raise refused(
+                f"{overrides.path}{key[:40]}",
+                "must be the index of a layer, of {layers}",
+                repr(key[:40]),
+                error=ConfigError,
+                layers=len(kinds),
+            )
         layer = overrides.part(key)
         if layer is not None:
             meaning = "channels of a head"
@@ -98,8 +110,13 @@ def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
     for kind in dict.fromkeys(kinds):
         sizes = sorted(width for one, width in found if one == kind)
         if len(sizes) > 1:
-            rule = "must be one for all of {kind}"
-            raise refused(f"{overrides.path}head_dim", rule, sizes, error=ConfigError, kind=kind)
+            raise refused(
+                f"{overrides.path}head_dim",
+                "must be one for all of {kind}",
+                sizes,
+                error=ConfigError,
+                kind=kind,
+            )
     return dict(found)
 
 
@@ -107,9 +124,12 @@ def gemma_causal(reader: Reader) -> bool:
     """Gemma 3 and 4 may attend both ways: ``true``, or ``"all"``; ``"vision"`` is for image tokens alone."""
     both = reader.ask("use_bidirectional_attention", "whether text attends in both directions", False)
     if both not in (False, True, "all", "vision"):
-        rule = "must be true, false, 'all' or 'vision'"
-        name = reader.spelled("use_bidirectional_attention")
-        raise refused(name, rule, short(both), error=ConfigError)
+        raise refused(
+            reader.spelled("use_bidirectional_attention"),
+            "must be true, false, 'all' or 'vision'",
+            short(both),
+            error=ConfigError,
+        )
     return both in (False, "vision")
 
 
