@@ -20,7 +20,8 @@ SOURCE = Path(ordinate.__file__).parent
 _STAYS = {
     "gpu._reasons", "attending.fused.tiles.shared_memory_of", "attending.fused.tiles._processors_of",
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
-    "kernels.rope_cpu._share_of_team", "hf.patching.rotary._installed", "hf.patching.attention_interface._whys",
+    "kernels.rope_cpu._share_of_team", "hf.patching.rotary._replaced",
+    "hf.patching.attention_interface._own_code_reasons",
     "lab.report.estimate.detectable", "lab.report.estimate.student_quantile",
     "lab.report.estimate.studentized_range_quantile",
 }  # fmt: skip

@@ -31,8 +31,8 @@ from ordinate.hf import (
     to_interleaved,
     unpatch,
 )
-from ordinate.hf.patching.masks import Visible
-from ordinate.hf.patching.state import site_of
+from ordinate.hf.patching.masks import MaskDescription
+from ordinate.hf.patching.state import state_of
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
 CODEGEN = {
@@ -113,7 +113,7 @@ def another_attention_chosen() -> Any:
 
 def by_name_where_it_is_left_alone() -> Any:
     model = patched()
-    site_of(model.model.layers[0].self_attn).why = "it must attend alone"
+    state_of(model.model.layers[0].self_attn).own_code_reason = "it must attend alone"
     return model(tokens())
 
 
@@ -132,7 +132,7 @@ def gap_beside_a_cache() -> Any:
     return model(ids[:, 4:], past_key_values=cache, position_ids=torch.tensor([[4, 5, 7, 8]]))
 
 
-def two_turns_without_attention() -> Any:
+def two_rotations_without_attention() -> Any:
     from transformers.models.llama import modeling_llama
 
     model = dynamic()
@@ -142,12 +142,13 @@ def two_turns_without_attention() -> Any:
         modeling_llama.apply_rotary_pos_emb(x, x, cos, sin)
 
 
-def late_turn_of_a_static_cache() -> None:
-    site = site_of(dynamic().model.layers[0].self_attn)
+def deferred_rotation_of_a_static_cache() -> None:
+    state = state_of(dynamic().model.layers[0].self_attn)
     rule = {"mask_function": lambda b, h, q, k: q > k, "q_length": 1, "kv_length": 8}
     q = torch.zeros(1, 4, 1, 16)
-    site.patch.leave_unturned(None, None, [q, q])
-    site.patch.refuse_late(q, Visible(rule | {"q_offset": torch.tensor(3)}))
+    state.patch.defer_rotation(None, None, [q, q])
+    mask = MaskDescription(rule | {"q_offset": torch.tensor(3)})
+    state.patch.rotate_deferred(q, q, mask, aligned=False)
 
 
 def part_of_a_key_in_a_stream() -> Any:
@@ -158,7 +159,7 @@ def falcon_with_an_odd_mask() -> Any:
     model = patched("Falcon, ALiBi")
     rule = {"mask_function": lambda b, h, q, k: q > k, "q_length": 3, "kv_length": 3}
     layer, x = model.transformer.h[0].self_attention, torch.zeros(1, 3, 64)
-    return layer(x, alibi=torch.zeros(4, 1, 3), attention_mask=Visible(rule))
+    return layer(x, alibi=torch.zeros(4, 1, 3), attention_mask=MaskDescription(rule))
 
 
 def padded_stream() -> Any:
@@ -304,23 +305,22 @@ CASES = [
     ("patch with another impl", lambda: patch(build("Llama 2"), impl="flash"), ValueError, r"impl must be one of .* got 'flash'"),
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
     ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
-    ("patch BERT", patch_bert, ValueError, r"model must turn queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel \(its attention layers have neither a rotation nor a bias that ordinate knows\)"),
-    ("patch DINOv3", patch_dinov3, ValueError, r"model must turn queries and keys .* got DINOv3ViTModel \(DINOv3ViTRopePositionEmbedding: it makes no rotations from position_ids\)$"),
+    ("patch BERT", patch_bert, ValueError, r"model must rotate queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel \(its attention layers have neither a rotation nor a bias that ordinate knows\)"),
+    ("patch DINOv3", patch_dinov3, ValueError, r"model must rotate queries and keys .* got DINOv3ViTModel \(DINOv3ViTRopePositionEmbedding: it makes no rotations from position_ids\)$"),
     ("patch a model that then answers otherwise", patch_what_then_answers_otherwise, ValueError, r"model must answer as before once it is patched, got LlamaForCausalLM with answers \S+ of their size apart \(tokens\); it is left as it was"),
     ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),
-    ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys turn anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),
+    ("another attention chosen", another_attention_chosen, NotImplementedError, r"attn_implementation must be 'ordinate' where cached keys are rotated anew .*, got 'eager': choose it by set_attn_implementation\('ordinate'\), or unpatch the model"),
     ("ordinate by name where attention is left alone", by_name_where_it_is_left_alone, NotImplementedError, r"attn_implementation must not be 'ordinate' for LlamaAttention, for it must attend alone, got 'ordinate'"),
     ("register without transformers", register_without_transformers, ImportError, r"register_attention needs transformers: pip install 'ordinate\[hf\]'"),
-    ("what no mask has", lambda: Visible({"mask_function": min}).rule, AttributeError, r"'Visible' object has no attribute 'rule'"),
     ("check is a number", lambda: patch(build("Llama 2"), check=1), TypeError, r"check must be True or False, got 1"),
     ("unpatch a model", lambda: unpatch(build("Llama 2")), ValueError, r"model must be one that patch was given, got LlamaForCausalLM"),
     ("unpatch a name", lambda: unpatch("llama"), ValueError, r"model must be one that patch was given, got str"),
     ("pickle a patched model", lambda: pickle.dumps(patched()), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
     ("pickle a patched BLOOM", lambda: pickle.dumps(patched("BLOOM")), TypeError, r"model must be unpatched before it is pickled whole .*got a patched one"),
     ("a gap beside a cache", gap_beside_a_cache, NotImplementedError, r"position_ids must be consecutive with a cache and a scaling that depends on the length.*got others"),
-    ("keys that turn late in a static cache under a mask of other rules", late_turn_of_a_static_cache, NotImplementedError, r"past_key_values must not be a static cache where cached keys turn anew .* got a static one"),
-    ("two turns without attention", two_turns_without_attention, NotImplementedError, r"queries and keys must be turned whole and together, and then attend as they are.*got a layer that does it in another way"),
-    ("part of a key in a stream", part_of_a_key_in_a_stream, NotImplementedError, r"past_key_values must not be a streaming cache where keys are not known to be cached unturned .*turns a part of them.*got those of layer 0"),
+    ("keys that are rotated late in a static cache under a mask of other rules", deferred_rotation_of_a_static_cache, NotImplementedError, r"past_key_values must not be a static cache where cached keys are rotated anew .* got a static one"),
+    ("two rotations without attention", two_rotations_without_attention, NotImplementedError, r"queries and keys must be rotated whole and together, and go to attention unchanged.*got a layer that does it in another way"),
+    ("part of a key in a stream", part_of_a_key_in_a_stream, NotImplementedError, r"past_key_values must not be a streaming cache where keys are not known to be cached unrotated .*rotates a part of them.*got those of layer 0"),
     ("Falcon with an odd mask", falcon_with_an_odd_mask, NotImplementedError, r"attention_mask must be causal, with padding at most, for Falcon's ALiBi, got another kind"),
     # streams
     ("a stream of no tokens", lambda: StreamingCache(sinks=2, window=0), ValueError, r"window must be at least 1, got 0"),

@@ -16,7 +16,7 @@ from patch_models import MODELS, build, inputs, left_padding, logits, tokens
 from torch import nn
 
 from ordinate.hf import patch, register_attention, unpatch
-from ordinate.hf.patching.rotary import _installed
+from ordinate.hf.patching.rotary import _replaced
 from ordinate.rotate.rotation import Rotation
 
 close = {"atol": 1e-5, "rtol": 1e-5}
@@ -25,8 +25,8 @@ close = {"atol": 1e-5, "rtol": 1e-5}
 @pytest.fixture(autouse=True)
 def _no_function_of_transformers_stays_replaced():
     yield
-    for applier in list(_installed):
-        applier.scope[applier.name] = _installed.pop(applier)[0]
+    for function in list(_replaced):
+        function.scope[function.name] = _replaced.pop(function)[0]
 
 
 def count_calls(monkeypatch, owner, name: str) -> list:
@@ -44,7 +44,7 @@ def count_calls(monkeypatch, owner, name: str) -> list:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_attention_layer_attends_and_turns_by_ordinate(name, monkeypatch):
+def test_every_attention_layer_attends_and_rotates_by_ordinate(name, monkeypatch):
     model = build(name)
     interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     report = patch(model)
@@ -196,7 +196,7 @@ def test_another_model_of_the_same_file_turns_by_its_own_code(monkeypatch):
     patch(third)
     unpatch(patched)
     logits(third, input_ids=tokens())
-    assert turns  # the file still looks for marks, for the third
+    assert turns  # the functions of the file are still replaced, for the third
 
 
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
@@ -565,11 +565,11 @@ def test_a_rotary_module_that_nothing_turns_by_is_left_alone():
     assert [entry.kind for entry in report.changed] == ["FalconAttention"]
     (left,) = report.left_alone
     assert left.kind == "FalconRotaryEmbedding"
-    assert left.what == "nothing turns by it: the config's plan has no rotation"
+    assert left.what == "nothing rotates by it: the config's plan has no rotation"
 
 
 def test_a_family_whose_config_is_not_read_is_turned_by_its_own_frequencies(monkeypatch):
-    patching = importlib.import_module("ordinate.hf.patch")
+    patching = importlib.import_module("ordinate.hf.patching.patcher")
 
     def unread(config):
         raise patching.ConfigError("model_type must be a family that ordinate reads, got 'llama'")

@@ -10,7 +10,7 @@ import transformers
 from patch_models import _TINY, MODELS, build, left_padding, logits, tokens
 
 from ordinate.hf import patch, register_attention, unpatch
-from ordinate.hf.patching.rotary import Turn
+from ordinate.hf.patching.rotations import PassRotation
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -224,7 +224,7 @@ def refuse(*args):
 def test_layers_that_are_rewritten_here_are_asked_too(name, monkeypatch):
     """A kernel that forgets padding is found out, in decoding as well as in a whole pass."""
     assert patch(build(name)).checked
-    layers = importlib.import_module("ordinate.hf.patching.layers")
+    layers = importlib.import_module("ordinate.hf.patching.layer_forwards")
     right = layers.attend
 
     def forgets(q, k, v, terms, **options):
@@ -242,14 +242,16 @@ def test_images_and_video_are_asked(name, monkeypatch):
     """Only where there is an image do the axes of a position differ."""
     assert patch(build(name)).asked[-2:] == ("pixel_values", "pixel_values_videos")
     monkeypatch.setattr(
-        Turn, "_positions", lambda self, k_len: (flat_positions(self), flat_positions(self))
+        PassRotation,
+        "_positions",
+        lambda self, k_len: (flat_positions(self), flat_positions(self)),
     )
     with pytest.raises(ValueError, match=r"model must answer as before .* apart \(pixel_values\)"):
         patch(build(name))
 
 
-def flat_positions(turn):
-    return turn.positions[:1].expand_as(turn.positions)
+def flat_positions(rotation):
+    return rotation.positions[:1].expand_as(rotation.positions)
 
 
 def test_an_option_that_is_off_keeps_no_layer_from_attending_by_ordinate():

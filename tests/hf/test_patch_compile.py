@@ -80,7 +80,7 @@ def test_attention_by_name_is_one_graph():
     expected, _ = compiled(model, given)
     register_attention()
     model.set_attn_implementation("ordinate")
-    attention_interface._whys.clear()
+    attention_interface._own_code_reasons.clear()
     found, graphs = compiled(model, given, fullgraph=True)
     assert graphs == 1
     torch.testing.assert_close(found, expected, **close)

@@ -12,8 +12,8 @@ import torch
 from patch_models import _LATENT, _model, build, logits, rope, tokens
 
 from ordinate.hf import from_config, patch
-from ordinate.hf.patching.attention_interface import _whys, attention_forward
-from ordinate.hf.patching.rotary import appliers_of
+from ordinate.hf.patching.attention_interface import _own_code_reasons, attention_forward
+from ordinate.hf.patching.rotary import rotary_functions
 
 TRAINED = 16
 DYNAMIC = {
@@ -258,9 +258,9 @@ def test_a_patched_model_turns_by_the_frequencies_of_its_checkpoint():
     model = build("Llama 3.1")
     encoding = from_config(model.config).layers[0].encoding
     patch(model)
-    source = model.model.rotary_emb.__dict__["_ordinate"].sources[None]
-    assert torch.equal(source.inv_freq().float(), model.model.rotary_emb.inv_freq)
-    assert not torch.equal(source.inv_freq(), encoding.inv_freq())
+    rounded = model.model.rotary_emb.__dict__["_ordinate"].frequencies[None]
+    assert torch.equal(rounded.inv_freq().float(), model.model.rotary_emb.inv_freq)
+    assert not torch.equal(rounded.inv_freq(), encoding.inv_freq())
 
 
 @pytest.mark.parametrize("kind", DYNAMIC)
@@ -271,10 +271,10 @@ def test_a_layer_may_attend_twice_with_what_turns_late(kind):
     (layer,) = model.model.layers
     q, k, v = torch.randn(3, 1, 4, 5, 16)
     carriers = model.model.rotary_emb(q, torch.arange(5)[None])
-    (applier,) = appliers_of(layer.self_attn)
-    turned = applier.original(q, k, *carriers)
+    (function,) = rotary_functions(layer.self_attn)
+    turned = function.original(q, k, *carriers)
     expected, _ = attention_forward(layer.self_attn, *turned, v, None)
-    q, k = applier.scope[applier.name](q, k, *carriers)
+    q, k = function.scope[function.name](q, k, *carriers)
     for _ in range(2):
         torch.testing.assert_close(attention_forward(layer.self_attn, q, k, v, None)[0], expected)
 
@@ -319,7 +319,7 @@ def test_where_keys_cannot_turn_late_attention_alone_is_taken_over(name):
     assert report.checked, report
     assert [entry.what for entry in report.changed] == ["attention by ordinate"]
     (rotary,) = report.left_alone
-    why = "rotation by its own code: cached keys cannot turn anew in its attention: "
+    why = "rotation by its own code: cached keys cannot be rotated anew in its attention: "
     assert rotary.what.startswith(why), report
     torch.testing.assert_close(logits(model, **given), expected, atol=1e-5, rtol=1e-5)
 
@@ -328,9 +328,9 @@ def test_where_attention_is_left_alone_keys_do_not_wait_for_it(monkeypatch):
     """One layer, after which nothing else would notice queries and keys that nobody turned."""
     model = make("dynamic NTK", layers=1)
     expected = logits(model, input_ids=tokens())
-    monkeypatch.setitem(_whys, type(model.model.layers[0].self_attn), "it attends alone")
+    monkeypatch.setitem(_own_code_reasons, type(model.model.layers[0].self_attn), "it attends alone")
     with pytest.raises(
-        ValueError, match=r"cannot turn anew in its attention: it attends alone; LlamaAttention"
+        ValueError, match=r"cannot be rotated anew in its attention: it attends alone; LlamaAttention"
     ):
         patch(model, check=False)
     assert torch.equal(logits(model, input_ids=tokens()), expected)

@@ -135,7 +135,7 @@ LONGROPE = rope(
     rope_type="longrope", short_factor=[1.0 + i / 8 for i in range(8)], factor=4.0, short_mscale=1.2, long_mscale=1.4,
     long_factor=[2.0 + i for i in range(8)], original_max_position_embeddings=64,
 )  # fmt: skip
-TURNED = {
+ROTATED = {
     "rotation that is not recognised": _model("NanoChat"),
     "rotation that no plan gives": _model(
         "Phimoe", num_local_experts=2, original_max_position_embeddings=64, **LONGROPE
@@ -155,9 +155,9 @@ TURNED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TURNED)
-def test_keys_that_are_not_known_to_be_unturned_are_refused(name):
-    model, ids = build(TURNED[name]), tokens()
+@pytest.mark.parametrize("name", ROTATED)
+def test_keys_that_are_not_known_to_be_unrotated_are_refused(name):
+    model, ids = build(ROTATED[name]), tokens()
     report = patch(model)
     with torch.no_grad():
         before = model(ids).logits
@@ -179,11 +179,13 @@ def test_keys_of_images_are_not_taken_for_keys_of_layers_without_rotation():
         model(ids, past_key_values=streaming_cache(SINKS, 40), **images)
 
 
-def test_a_layer_that_its_own_code_answers_refuses_what_was_left_unturned(monkeypatch):
+def test_a_layer_that_its_own_code_computes_refuses_a_deferred_rotation(monkeypatch):
     model = build(ONE_LAYER["Falcon"])
     patch(model)
-    monkeypatch.setattr("ordinate.hf.patching.layers._is_ours", lambda *given: False)
-    with pytest.raises(NotImplementedError, match=r"then attend as they are.* got a layer that does it"):
+    monkeypatch.setattr("ordinate.hf.patching.layer_forwards._can_compute", lambda *given: False)
+    with pytest.raises(
+        NotImplementedError, match=r"go to attention unchanged.* got a layer that does it"
+    ):
         model(tokens(), past_key_values=streaming_cache(SINKS, WINDOW))
 
 
@@ -227,7 +229,7 @@ def test_generation_goes_on_past_the_cache_and_memory_does_not_grow():
 
 def test_beams_and_reset_reach_the_stream():
     cache = streaming_cache(SINKS, WINDOW)
-    cache.ordinate_still = frozenset({0})
+    cache.ordinate_unrotated_layers = frozenset({0})
     k = torch.arange(2.0).view(2, 1, 1, 1).expand(2, 1, 4, 6)
     cache.update(k, k, 0)
     (layer,) = cache.layers

@@ -13,11 +13,11 @@ from .extension import Extension as Extension
 from .extension import extend as extend
 from .multimodal import MRopePositions as MRopePositions
 from .multimodal import mrope_positions as mrope_positions
-from .patching.api import PatchedModule as PatchedModule
-from .patching.api import PatchReport as PatchReport
 from .patching.api import patch as patch
 from .patching.api import unpatch as unpatch
 from .patching.attention_interface import register_attention as register_attention
+from .patching.report import PatchedModule as PatchedModule
+from .patching.report import PatchReport as PatchReport
 from .streaming import StreamingCache as StreamingCache
 from .streaming import streaming_cache as streaming_cache
 from .weights import ConversionReport as ConversionReport

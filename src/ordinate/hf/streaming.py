@@ -1,9 +1,9 @@
-"""Endless decoding in a cache of fixed size: the first tokens, the last ones, and none between.
+"""Endless decoding with a cache of fixed size: the first tokens, the latest ones, and none between.
 
-StreamingLLM (Xiao et al. 2023, arXiv:2309.17453) keeps a few first tokens, which attention leans on, and
-a window of the latest, and numbers tokens by their place in the cache. Every step moves every key, and
-keys moved by turning them further would be rounded at every step. Here keys are kept as they came and
-turned where they stand when they are looked at, so a score has one rounding however long the stream.
+StreamingLLM (Xiao et al. 2023, arXiv:2309.17453) keeps a few first tokens, to which attention gives much weight, and
+a window of the latest, and numbers tokens by their index in the cache. Every step moves every key, and rotated
+keys that are rotated further would be rounded at every step. Here keys are cached unrotated and
+rotated by their present index when attention reads them, so a score has one rounding for a stream of any length.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_fields, check_positive_int
-from .patching.state import unturned
+from ..checks import check_fields, check_positive_int, refused
+from .patching.state import deferred_rotation
 
 
 @dataclass(eq=False)
 class StreamingCache:
-    """Keys, before rotation, and values of a layer's first ``sinks`` tokens and last ``window``.
+    """Unrotated keys and values of a layer's first ``sinks`` tokens and last ``window``.
 
-    Positions left out, `ordinate.attention` numbers keys from 0 and queries up to the last key, which are their
-    places in this cache. Tokens appended together all see each other: feed a long prompt in pieces of
+    Without positions, `ordinate.attention` numbers keys from 0 and queries up to the last key, which are their
+    indices in this cache. Tokens appended together all see each other: feed a long prompt in pieces of
     at most ``window``.
 
     Example:
@@ -57,29 +57,28 @@ class StreamingCache:
     ) -> tuple[
         Float[Tensor, "batch kv_heads keys head_dim"], Float[Tensor, "batch kv_heads keys v_dim"]
     ]:
-        """Add tokens, and return what they see: all that was kept, and themselves.
+        """Add tokens, and return what they see: all cached tokens, and themselves.
 
         Args:
-            k: Before rotation.
+            k: Unrotated keys.
         """
         if self.k is not None and self.v is not None:
             k, v = torch.cat((self.k, k), dim=2), torch.cat((self.v, v), dim=2)
         self.seen += k.shape[2] - len(self)
-        self.k, self.v = self._kept(k), self._kept(v)
+        self.k, self.v = k, v
+        if k.shape[2] > self.sinks + self.window:
+            self.k, self.v = (
+                torch.cat((x[:, :, : self.sinks], x[:, :, -self.window :]), dim=2) for x in (k, v)
+            )
         return k, v
-
-    def _kept(self, x: Tensor) -> Tensor:
-        if x.shape[2] <= self.sinks + self.window:
-            return x
-        return torch.cat((x[:, :, : self.sinks], x[:, :, -self.window :]), dim=2)
 
 
 def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
     """A `StreamingCache` for every layer, as ``past_key_values`` of a patched model of transformers.
 
-    ``model.generate(…, past_key_values=streaming_cache())`` goes on for as long as asked to. Rows must not be
-    padded. Keys that are not known to be unturned are refused, such as those of a model that is not patched or whose
-    rotation the patch left alone, and so are layers that keep a state instead of keys.
+    ``model.generate(…, past_key_values=streaming_cache())`` decodes any number of tokens. Rows must not be
+    padded. Keys that are not known to be unrotated are refused, such as those of a model that is not patched or whose
+    rotation the patch left alone, and so are layers that cache a state instead of keys.
     """
     sinks = check_positive_int("sinks", sinks, minimum=0)
     window = check_positive_int("window", window)
@@ -111,9 +110,8 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
             self.stream = StreamingCache(sinks, window)
 
         def crop(self, *args: Any) -> None:
-            raise NotImplementedError(
-                "a streaming cache must not be cropped, what it dropped is gone, got crop()"
-            )
+            rule = "must not be cropped, what it dropped is gone"
+            raise refused("a streaming cache", rule, "crop()", error=NotImplementedError)
 
         def _select(self, pick: Any) -> None:
             stream = self.stream
@@ -131,28 +129,32 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
             self._select(lambda x: x[indices, ...])
 
     class Stream(Cache):
-        # The layers of a patched model that turn no keys, for the time of its call.
-        ordinate_still: frozenset[int] | None = None
+        # During a call of a patched model: its layers that rotate nothing.
+        ordinate_unrotated_layers: frozenset[int] | None = None
 
         def update(
             self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
         ) -> tuple[Tensor, Tensor]:
-            if self.ordinate_still is None:
-                raise RuntimeError(
-                    "past_key_values must not be a streaming cache unless the model is patched, got one"
-                )
-            if unturned(key_states) is None and layer_idx not in self.ordinate_still:
-                raise NotImplementedError(
-                    f"past_key_values must not be a streaming cache where keys are not known to be cached unturned "
-                    f"(its own code turns them, turns a part of them, or changes them afterwards), got those of layer "
-                    f"{layer_idx}"
+            if self.ordinate_unrotated_layers is None:
+                rule = "must not be a streaming cache unless the model is patched"
+                raise refused("past_key_values", rule, "one", error=RuntimeError)
+            if deferred_rotation(key_states) is None and layer_idx not in self.ordinate_unrotated_layers:
+                raise refused(
+                    "past_key_values",
+                    "must not be a streaming cache where keys are not known to be cached unrotated (its own code "
+                    "rotates them, rotates a part of them, or changes them afterwards)",
+                    f"those of layer {layer_idx}",
+                    error=NotImplementedError,
                 )
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
         def no_state(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError(
-                "past_key_values must not be a streaming cache in a model with layers that cache something else "
-                "than keys and values (a convolution, linear attention, an indexer), got one"
+            raise refused(
+                "past_key_values",
+                "must not be a streaming cache in a model with layers that cache something else than keys and values "
+                "(a convolution, linear attention, an indexer)",
+                "one",
+                error=NotImplementedError,
             )
 
         get_conv_state = update_conv_state = get_recurrent_state = update_recurrent_state = no_state
@@ -162,18 +164,19 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
 
 
 def is_stream(cache: Any) -> bool:
-    return hasattr(cache, "ordinate_still")
+    return hasattr(cache, "ordinate_unrotated_layers")
 
 
 def check_stream(attention_mask: Any, own_code: bool) -> None:
     """Refuse calls that a streaming cache would answer wrongly."""
     if own_code:
-        raise NotImplementedError(
-            "past_key_values must not be a streaming cache in a call that the model's own code answers "
-            "(attention weights, a mask of four dimensions), got one"
+        raise refused(
+            "past_key_values",
+            "must not be a streaming cache in a call that the model's own code answers (attention weights, a mask "
+            "of four dimensions)",
+            "one",
+            error=NotImplementedError,
         )
     if isinstance(attention_mask, Tensor) and not bool(attention_mask.all()):
-        raise ValueError(
-            "attention_mask must be all ones with a streaming cache, which may drop what is masked, "
-            "got padding"
-        )
+        rule = "must be all ones with a streaming cache, which may drop what is masked"
+        raise refused("attention_mask", rule, "padding")

@@ -1,8 +1,8 @@
 """`ordinate.attention` as an attention implementation of transformers, by the name ``"ordinate"``.
 
 Models built on transformers' `AttentionInterface` call a function by name, with q and k already rotated.
-This is that function. Whatever it cannot express as arguments of `ordinate.attention` goes to the
-implementation the model had before, with the mask that one expects, so nothing is dropped.
+This is that function. What the arguments of `ordinate.attention` cannot express goes to the
+implementation that the model had before, with the mask that one expects, so nothing is dropped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from ...attending.api import attention
+from ...checks import refused
 from ...extras import how_to_install
 from ...private import constant_while_compiling
-from .mask_rules import note_rules
-from .masks import Visible, make_visible
-from .state import NAME, site_of
+from .mask_rules import store_rules
+from .masks import MaskDescription, describe_mask, own_masks
+from .state import NAME, state_of
 
-# Arguments that models hand through to attention and that do not change its result.
+# Arguments that models pass on to attention and that do not change its result.
 _WITHOUT_EFFECT = frozenset(
     {
         "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "logits_to_keep", "max_length_k",
@@ -43,10 +44,15 @@ def register_attention() -> None:
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface
     except ImportError as missing:
-        raise ImportError(f"register_attention needs transformers: {how_to_install('hf')}") from missing
+        raise needs_transformers("register_attention") from missing
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, make_visible)
-    note_rules()
+    AttentionMaskInterface.register(NAME, describe_mask)
+    store_rules()
+
+
+def needs_transformers(function: str) -> Exception:
+    rule = "needs transformers: {command}"
+    return refused(function, rule, error=ImportError, command=how_to_install("hf"))
 
 
 def attention_forward(
@@ -54,66 +60,52 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | Visible | None,
+    attention_mask: Tensor | MaskDescription | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
-    is_causal: bool | None = None,
-    s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of a layer built on transformers' `AttentionInterface`.
 
     Args:
-        s_aux: A logit per head that takes part in the softmax and has no value (gpt-oss's sinks).
+        kwargs: Among others ``is_causal`` and ``s_aux``, a logit per head that takes part in the softmax and has no
+            value (gpt-oss's sinks).
     """
-    site = site_of(module)
-    why = why_its_own(type(module)) if site is None else site.why
-    if why is not None:
-        raise NotImplementedError(
-            f"attn_implementation must not be {NAME!r} for {type(module).__name__}, for {why}, got {NAME!r}"
+    state = state_of(module)
+    reason = own_code_reason(type(module)) if state is None else state.own_code_reason
+    if reason is not None:
+        raise refused(
+            "attn_implementation",
+            "must not be '{name}' for {layer}, for {reason}",
+            repr(NAME),
+            error=NotImplementedError,
+            name=NAME,
+            layer=type(module).__name__,
+            reason=reason,
         )
-    terms = _terms(module, query, key, attention_mask, is_causal, kwargs.get("sliding_window"))
-    # What is off changes nothing: ModernBERT says that its kernels need not be deterministic.
-    asked = [name for name, value in kwargs.items() if value is not None and value is not False]
-    unknown = [name for name in asked if name not in _WITHOUT_EFFECT]
-    ours = (
-        terms is not None
-        and not unknown
-        and position_bias is None
-        and not kwargs.get("output_attentions")
-    )
-    if isinstance(attention_mask, Visible) and ours:
+    terms = _terms(module, query, key, attention_mask, kwargs)
+    if isinstance(attention_mask, MaskDescription) and terms is not None:
         key, value = attention_mask.align(key, value)
-    if site is not None:
-        if isinstance(attention_mask, Visible) and not ours:
-            site.patch.refuse_late(query, attention_mask)
-        query, key = site.patch.turn_late(query, key, attention_mask)
-        site.patch.note(module, ours)
-    if terms is None or not ours:
-        kwargs |= {"dropout": dropout, "scaling": scaling}
-        given = {
-            "softcap": softcap,
-            "is_causal": is_causal,
-            "s_aux": s_aux,
-            "position_bias": position_bias,
-        }
-        kwargs |= {name: value for name, value in given.items() if value is not None}
-        return _own_attention(module, query, key, value, attention_mask, kwargs)
-    impl = "auto" if site is None else site.patch.impl
+    if state is not None:
+        query, key = state.patch.rotate_deferred(query, key, attention_mask, aligned=terms is not None)
+        state.patch.record_attention(module, terms is not None)
+    if terms is None:
+        implementation = "sdpa" if state is None else state.implementation
+        mask = own_masks(attention_mask, implementation)
+        kwargs = {"softcap": softcap, **kwargs}
+        given = {x: y for x, y in kwargs.items() if y is not None or x not in _OPTIONAL}
+        own = _implementation(module, implementation)
+        return own(module, query, key, value, mask, dropout=dropout, scaling=scaling, **given)
     out = attend(
-        query,
-        key,
-        value,
-        terms,
-        impl=impl,
-        dropout_p=dropout,
-        scale=scaling,
-        softcap=softcap,
-        sink=s_aux,
-    )
+        query, key, value, terms, impl="auto" if state is None else state.patch.impl,
+        dropout_p=dropout, scale=scaling, softcap=softcap, sink=kwargs.get("s_aux"),
+    )  # fmt: skip
     return out, None
+
+
+# Arguments that not every implementation has: they are passed on where they are given.
+_OPTIONAL = ("softcap", "is_causal", "s_aux", "position_bias")
 
 
 def attend(
@@ -125,7 +117,7 @@ def attend(
     sink: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """`ordinate.attention`, its result as transformers wants it: ``[batch, seq, heads, head_dim]``."""
+    """`ordinate.attention`, its result as transformers expects it: ``[batch, seq, heads, head_dim]``."""
     if len({q.dtype, k.dtype, v.dtype}) > 1 and torch.is_autocast_enabled(q.device.type):
         # Norms and rotations leave autocast's dtype; its matrix products would return to it.
         dtype = torch.get_autocast_dtype(q.device.type)
@@ -133,7 +125,7 @@ def attend(
     if sink is None:
         out = attention(q, k, v, **terms, **options)
     else:
-        # One more key of logit s and value 0 leaves the weights e^lse / (e^lse + e^s) of what they were.
+        # One more key of logit s and value 0 multiplies the other weights by e^lse / (e^lse + e^s).
         out, lse = attention(q, k, v, **terms, **options, return_lse=True)
         out = out * torch.sigmoid(lse - sink.reshape(1, -1, 1).to(lse.dtype))[..., None].to(out.dtype)
     assert isinstance(out, Tensor)
@@ -144,44 +136,33 @@ def _terms(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
-    mask: Tensor | Visible | None,
-    is_causal: bool | None,
-    window: int | None,
+    mask: Tensor | MaskDescription | None,
+    given: dict[str, Any],
 ) -> dict[str, Any] | None:
-    """The mask as arguments of `ordinate.attention`, or None where it cannot be said so."""
-    if query.shape[0] != key.shape[0]:
-        return None  # PyTorch's own attention repeats the one row of an encoder
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    if isinstance(mask, Visible):
+    """The mask as arguments of `ordinate.attention`; None if the call needs the model's previous implementation."""
+    # Options that are off change nothing: ModernBERT says that its kernels need not be deterministic.
+    known = {*_WITHOUT_EFFECT, "is_causal", "s_aux"}
+    unknown = [x for x, y in given.items() if x not in known and y is not None and y is not False]
+    # PyTorch's own attention repeats a single row of an encoder for all rows of a batch.
+    if unknown or given.get("output_attentions") or query.shape[0] != key.shape[0]:
+        return None
+    causal = given.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
+    if isinstance(mask, MaskDescription):
         terms = mask.terms() if mask.fits(query.shape[2], key.shape[2]) else None
-        if terms is None or terms["causal"] == causal or not mask.is_left_out():
+        if terms is None or terms["causal"] == causal or not mask.is_omitted():
             return terms
     elif mask is not None:
         return None
-    # No mask at all: transformers then goes by the module, as in PaliGemma, and a single query sees everything.
-    if window is not None or (causal and query.shape[2] not in (1, key.shape[2])):
+    # Without a mask transformers goes by the layer, as in PaliGemma, and a single query sees every key.
+    windowed = given.get("sliding_window") is not None
+    if windowed or (causal and query.shape[2] not in (1, key.shape[2])):
         return None
     return {"causal": causal and query.shape[2] > 1}
 
 
-def _own_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | Visible | None,
-    kwargs: dict[str, Any],
-) -> tuple[Tensor, Tensor | None]:
-    """The implementation the model had before, with the mask it expects."""
-    site = site_of(module)
-    implementation = "sdpa" if site is None else site.implementation
-    if isinstance(mask, Visible):
-        mask = mask.own(implementation)
-    return _implementation(module, implementation)(module, query, key, value, mask, **kwargs)
-
-
 def _implementation(module: nn.Module, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """An attention function by name, looked up where the module's own code would."""
+    """An attention function by name, looked up where the module's own code would look it up."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     scope = forward_scope(module)
@@ -190,32 +171,32 @@ def _implementation(module: nn.Module, name: str) -> Callable[..., tuple[Tensor,
 
 
 def forward_scope(module: nn.Module) -> dict[str, Any]:
-    """The global names of the file that a module's class is written in."""
+    """The globals of the file in which a module's class is written."""
     scope: dict[str, Any] = inspect.unwrap(type(module).forward).__globals__
     return scope
 
 
-def uses_interface(module: nn.Module) -> bool:
-    """Whether a module's own forward looks its attention up by name."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+def uses_interface(kind: type[nn.Module]) -> bool:
+    """Whether the forward of a class looks its attention up by name."""
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
+_own_code_reasons: dict[type[nn.Module], str | None] = {}
+
+
 @constant_while_compiling
-def why_its_own(kind: type[nn.Module]) -> str | None:
-    """Why the forward of a class must go on attending by its own code, looked up once; None if it need not."""
-    if kind not in _whys:
-        _whys[kind] = _find_why(kind)
-    return _whys[kind]
+def own_code_reason(kind: type[nn.Module]) -> str | None:
+    """Why the attention of a class must stay its own code, looked up once; None if ordinate can compute it."""
+    if kind not in _own_code_reasons:
+        _own_code_reasons[kind] = _find_own_code_reason(kind)
+    return _own_code_reasons[kind]
 
 
-_whys: dict[type[nn.Module], str | None] = {}
-
-
-def _find_why(kind: type[nn.Module]) -> str | None:
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    if code is None or "ALL_ATTENTION_FUNCTIONS" not in code.co_names:
+def _find_own_code_reason(kind: type[nn.Module]) -> str | None:
+    if not uses_interface(kind):
         return None
+    code = inspect.unwrap(kind.forward).__code__
     groups = (x if isinstance(x, (tuple, frozenset)) else (x,) for x in code.co_consts)
     if {"sdpa", "eager"} <= set(itertools.chain.from_iterable(groups)):
         return "it masks in another way for implementations that it does not know"

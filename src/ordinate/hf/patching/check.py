@@ -1,8 +1,8 @@
-"""Whether a patched model answers as it did: what it makes of small inputs, before and after.
+"""Whether a patched model answers as before: its answers to small inputs, before and after the patch.
 
-Families that nobody tried may use masks and rotations in ways that no other does. So `patch` has a model answer
+New families may use masks and rotations in ways that no other does. So `patch` has a model answer
 a few short rows before and after: tokens, padded ones, ones fed in pieces and decoded with a cache, and every
-other kind of input that it takes. `patch` undoes itself where the answers differ.
+other kind of input that it takes. `patch` undoes itself if the answers differ.
 """
 
 from __future__ import annotations
@@ -10,28 +10,67 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import inputs as patch_inputs
-from .inputs import LENGTH, STEPS, on
+from .sample_inputs import LENGTH, STEPS, on_device, other_inputs, padding, takes, text, with_text
 
 PASS, PADDED, PIECES, DECODING = "tokens", "padding", "a prompt in pieces", "decoding"
-LONGEST = LENGTH + STEPS  # of the rows that are decoded
-Answer = dict[str, list[Tensor]]  # what a model returned, by name: for each row, where it is no padding
+Answer = dict[str, list[Tensor]]  # what a model returned, by name: for each row, without padding
+Answers = dict[str, Answer | str]  # by request; text says why there is no answer
 
 
-def answers(model: Any) -> dict[str, Answer | str]:
-    """What a model answers to each request, or why it does not.
+class Comparison(NamedTuple):
+    """The requests with the same answers, those that could not be compared and why, and the first difference."""
 
-    The model is left as it was: what its modules hold, its gradients, and the generators' state. It is
-    asked without autocast, whose rounding would hide a mistake.
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def compare(model: Any, before: Answers, length_limit: float) -> Comparison:
+    """Compare a patched model's answers with those from before.
+
+    Args:
+        length_limit: The length past which rows are meant to follow their own lengths, and so to differ.
+    """
+    after, exact = answers(model), is_exact(model)
+    asked, unasked = [], []
+    meant = length_limit < LENGTH + STEPS  # the longest rows, which are decoded
+    for request, theirs in before.items():
+        ours = after[request]
+        if isinstance(theirs, str):
+            # A model whose own code takes no prompt in pieces has nothing there that could change.
+            if request != PIECES:
+                unasked.append(f"{request}: before the patch it answered {theirs}")
+            continue
+        if meant and request in (DECODING, PIECES):
+            reason = "it is meant to differ past the length that the model was trained at"
+            unasked.append(f"{request}: {reason}")
+            continue
+        if isinstance(ours, str):
+            return Comparison(problem=f"{ours} ({request})")
+        rows = slice(1) if meant and request == PADDED else slice(None)
+        apart = difference(theirs, ours, rows, exact)
+        if apart > allowed(exact):
+            return Comparison(problem=f"answers {apart:.2g} of their size apart ({request})")
+        asked.append(request)
+    if not before:
+        unasked.append("everything: it takes no kind of input that is known")
+    return Comparison(tuple(asked), tuple(unasked))
+
+
+def answers(model: Any) -> Answers:
+    """A model's answer to each request, or why there is none.
+
+    The model is left as it was: the attributes of its modules, its gradients, and the generators' state. It is
+    called without autocast, whose rounding would hide a mistake.
     """
     device = next(model.parameters()).device
     with (
-        _as_it_was(model),
+        _restored(model),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
         torch.no_grad(),
@@ -41,7 +80,7 @@ def answers(model: Any) -> dict[str, Answer | str]:
         try:
             requests = _requests(model)
         except Exception as problem:  # a model may have no sizes where others have theirs
-            return {PASS: _said(problem)}
+            return {PASS: _one_line(problem)}
         return {name: _answer(model, request) for name, request in requests.items()}
 
 
@@ -49,12 +88,12 @@ def _answer(model: Any, request: Callable[[Any], Answer]) -> Answer | str:
     torch.manual_seed(0)
     try:
         return request(model) or "no numbers"
-    except Exception as problem:  # a model may want other inputs than these
-        return _said(problem)
+    except Exception as problem:  # a model may need other inputs than these
+        return _one_line(problem)
 
 
-def steady(first: dict[str, Answer | str], second: dict[str, Answer | str]) -> dict[str, Answer | str]:
-    """Answers without those that a model does not give twice; its code may read memory that nobody wrote."""
+def steady(first: Answers, second: Answers) -> Answers:
+    """Answers without those that a model does not give twice; its code may read uninitialized memory."""
     found = dict(first)
     for request, answer in first.items():
         again = second[request]
@@ -65,23 +104,19 @@ def steady(first: dict[str, Answer | str], second: dict[str, Answer | str]) -> d
     return found
 
 
-def _said(problem: Exception) -> str:
+def _one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
 
 
 @contextlib.contextmanager
-def _as_it_was(model: Any) -> Iterator[None]:
-    """Modules hold their mode, hooks, states of recurrences, positions of images and frequencies that grew."""
-    held = [(module, dict(vars(module))) for module in model.modules()]
-    tables = [
-        (table, dict(table))
-        for _, attributes in held
-        for table in attributes.values()
-        if isinstance(table, dict)
-    ]
+def _restored(model: Any) -> Iterator[None]:
+    """Restore all attributes of modules afterwards: modes, hooks, recurrent states, frequencies that grew."""
+    held = [vars(module) for module in model.modules()]
+    held += [x for attributes in held for x in attributes.values() if isinstance(x, dict)]
+    copies = [dict(attributes) for attributes in held]
     # Falcon's eager code adds ALiBi twice, its sdpa code once, as it was trained.
-    doubled = [m.config for m, _ in held if type(m).__name__ == "FalconModel" and m.config.alibi]
-    doubled = [config for config in doubled if config._attn_implementation == "eager"]
+    falcons = [m.config for m in model.modules() if type(m).__name__ == "FalconModel"]
+    doubled = [x for x in falcons if x.alibi and x._attn_implementation == "eager"]
     for config in doubled:
         config._attn_implementation_internal = "sdpa"
     try:
@@ -89,53 +124,48 @@ def _as_it_was(model: Any) -> Iterator[None]:
     finally:
         for config in doubled:
             config._attn_implementation_internal = "eager"
-        for table, before in [*((vars(module), attributes) for module, attributes in held), *tables]:
-            table.clear()
-            table.update(before)
+        for attributes, before in zip(held, copies, strict=True):
+            attributes.clear()
+            attributes.update(before)
 
 
 def _requests(model: Any) -> dict[str, Callable[[Any], Answer]]:
-    text, requests = patch_inputs.text(model), {}
-    if "input_ids" in text:
-        mask = patch_inputs.padding(model, text["input_ids"])
-        requests[PASS] = lambda model: _pass(model, text)
+    tokens, requests = text(model), {}
+    if "input_ids" in tokens:
+        mask = padding(model, tokens["input_ids"])
+        requests[PASS] = lambda model: _pass(model, tokens)
         if mask:
-            requests[PADDED] = lambda model: _pass(model, text | mask)
+            requests[PADDED] = lambda model: _pass(model, tokens | mask)
         if model.can_generate():
-            requests[DECODING] = lambda model: _generate(model, text | mask)
-            requests[PIECES] = lambda model: _generate(model, text | mask, pieces=5)
-        elif mask and "past_key_values" in patch_inputs.takes(model):
-            requests[DECODING] = lambda model: _decode(model, text | mask)
-    for argument, forms in patch_inputs.other_inputs(model).items():
-        requests[argument] = functools.partial(_first_that_it_takes, forms=forms)
+            requests[DECODING] = lambda model: _generate(model, tokens | mask)
+            requests[PIECES] = lambda model: _generate(model, tokens | mask, pieces=5)
+        elif mask and "past_key_values" in takes(model):
+            requests[DECODING] = lambda model: _decode(model, tokens | mask)
+    for argument, forms in other_inputs(model).items():
+        requests[argument] = functools.partial(_first_accepted, forms=forms)
     return requests
 
 
-def _given(model: Any, given: dict[str, Any]) -> dict[str, Any]:
-    device = next(model.parameters()).device
-    return {name: on(value, device, model) for name, value in given.items()}
+def _pass(model: Any, given: dict[str, Any]) -> Answer:
+    return _rows(model(**on_device(model, given)), given.get("attention_mask"))
 
 
-def _pass(model: Any, given: dict[str, Any], **more: Any) -> Answer:
-    return _rows(model(**_given(model, given), **more), given.get("attention_mask"))
-
-
-def _first_that_it_takes(model: Any, forms: list[dict[str, Any]]) -> Answer:
+def _first_accepted(model: Any, forms: list[dict[str, Any]]) -> Answer:
+    """The answer to the first form of an input that a model accepts."""
     for form in forms:
         with contextlib.suppress(Exception):
-            return _pass(model, patch_inputs.beside_text(model, form))
-    return _pass(model, patch_inputs.beside_text(model, forms[0]))  # what is wrong with the likeliest
+            return _pass(model, with_text(model, form))
+    return _pass(model, with_text(model, forms[0]))  # raises for the likeliest form
 
 
 def _generate(model: Any, given: dict[str, Any], pieces: int | None = None) -> Answer:
-    """The logits of decoded tokens. Which ones come next is not left to the model: near ties may fall."""
+    """The logits of decoded tokens. The tokens are prescribed, because near ties may fall either way."""
     from transformers import LogitsProcessorList
 
-    given = _given(model, {name: x for name, x in given.items() if name != "decoder_input_ids"})
-    following = given["input_ids"]
+    given = on_device(model, {name: x for name, x in given.items() if name != "decoder_input_ids"})
 
     def force(ids: Tensor, scores: Tensor) -> Tensor:
-        chosen = following[:, ids.shape[1] % LENGTH, None]
+        chosen = given["input_ids"][:, ids.shape[1] % LENGTH, None]
         return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
 
     settings = model.generation_config
@@ -149,8 +179,8 @@ def _generate(model: Any, given: dict[str, Any], pieces: int | None = None) -> A
 
 
 def _decode(model: Any, given: dict[str, Any]) -> Answer:
-    """What a model without a head makes of tokens that come one at a time."""
-    given = _given(model, given)
+    """The answers of a model without a head to tokens that come one at a time."""
+    given = on_device(model, given)
     out, following = model(**given, use_cache=True), given["input_ids"]
     name = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
     found: Answer = {}
@@ -165,7 +195,7 @@ def _decode(model: Any, given: dict[str, Any]) -> Answer:
 
 
 def _rows(out: Any, mask: Tensor | None) -> Answer:
-    """All numbers a model returned, row by row, without those at padding."""
+    """All numbers that a model returned, row by row, without those at padding."""
     found: Answer = {}
     for name, value in out.items():
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
@@ -178,11 +208,11 @@ def _rows(out: Any, mask: Tensor | None) -> Answer:
 
 
 def difference(before: Answer, after: Answer, rows: slice, exact: bool) -> float:
-    """How far two answers are apart, in parts of their size; NaN or a shape that only one has is infinite.
+    """The largest relative difference of two answers; infinite if NaN or a shape differs.
 
     Args:
-        exact: Whether every token counts. In low precision a token may go to another expert, and what is said
-            of a row is what is so for half of its tokens.
+        exact: Whether every token counts. In low precision a token may go to another expert, so the difference of a
+            row is then the median over its tokens.
     """
     apart = 0.0
     if _shapes(before) != _shapes(after):
@@ -210,5 +240,5 @@ def is_exact(model: Any) -> bool:
 
 
 def allowed(exact: bool) -> float:
-    """More than any rounding makes of a deep model, less than any mistake does."""
+    """The largest difference that rounding makes in a deep model; mistakes make larger ones."""
     return 1e-3 if exact else 0.1

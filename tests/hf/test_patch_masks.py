@@ -10,7 +10,7 @@ from transformers import masking_utils as theirs
 import ordinate
 from ordinate.hf.patching.attention_interface import register_attention
 from ordinate.hf.patching.mask_rules import rules_of
-from ordinate.hf.patching.masks import Visible
+from ordinate.hf.patching.masks import MaskDescription
 
 BATCH, LENGTH, WINDOW = 2, 12, 4
 
@@ -53,23 +53,23 @@ MASKS = {
 }  # fmt: skip
 
 
-def make(config, name: str, more: dict) -> Visible:
+def make(config, name: str, more: dict) -> MaskDescription:
     given = {"attention_mask": padding()} | more
     if "bidirectional" not in name:
         given["past_key_values"] = None
     made = getattr(theirs, name)(config=config, inputs_embeds=torch.zeros(BATCH, LENGTH, 16), **given)
-    assert isinstance(made, Visible)
+    assert isinstance(made, MaskDescription)
     return made
 
 
 @pytest.mark.parametrize("kind", MASKS)
 def test_each_rule_of_transformers_is_recognised(config, kind):
     name, more, rules, terms = MASKS[kind]
-    visible = make(config, name, more)
-    found = rules_of(visible.arguments["mask_function"])
+    description = make(config, name, more)
+    found = rules_of(description.arguments["mask_function"])
     assert found is not None
     assert [rule for rule, _ in found] == rules
-    said = visible.terms()
+    said = description.terms()
     assert said is not None
     names = ("causal", "window", "q_segment_ids")
     assert {name for name in names if said.get(name) is not None and said[name] is not False} == terms
@@ -80,13 +80,13 @@ def test_each_rule_of_transformers_is_recognised(config, kind):
 def test_the_terms_let_through_what_the_mask_does(config, kind):
     """Every query that is no padding sees the same keys by ordinate's terms as by transformers' matrix."""
     name, more, _, _ = MASKS[kind]
-    visible = make(config, name, more)
-    visible.arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    matrix = visible.own("sdpa")
+    description = make(config, name, more)
+    description.arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    matrix = description.own("sdpa")
     assert matrix is not None
     q = torch.zeros(BATCH, 1, LENGTH, LENGTH)
     one_hot = torch.eye(LENGTH).expand(BATCH, 1, -1, -1)
-    weights = ordinate.attention(q, q, one_hot, **visible.terms())
+    weights = ordinate.attention(q, q, one_hot, **description.terms())
     real = padding().bool() if "attention_mask" not in more else torch.ones(BATCH, LENGTH).bool()
     seen = (weights > 0).squeeze(1)[real]
     assert torch.equal(seen, matrix.expand(BATCH, 1, -1, -1).squeeze(1)[real])
@@ -95,7 +95,7 @@ def test_the_terms_let_through_what_the_mask_does(config, kind):
 def test_a_rule_nobody_named_is_left_to_their_matrix(config):
     rule = theirs.or_masks(theirs.causal_mask_function, lambda b, h, q, k: k == 0)
     assert rules_of(rule) is None
-    assert Visible({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None
+    assert MaskDescription({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None
 
 
 LOOKS = {
@@ -115,24 +115,29 @@ LOOKS = {
 @pytest.mark.parametrize("before", ["sdpa", "eager"])
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_model_that_looks_into_a_mask_finds_the_mask(config, look, before):
-    type(config).ordinate_before, plain = before, type(config)  # as `patch` names it in a config
+    type(config).ordinate_previous, plain = before, type(config)  # as `patch` names it in a config
     try:
-        visible, other = (make(config, "create_causal_mask", {}) for _ in range(2))
+        description, other = (make(config, "create_causal_mask", {}) for _ in range(2))
         matrix = other.own(before)
-        assert torch.equal(LOOKS[look](visible), LOOKS[look](matrix))
-        assert (visible.dtype, visible.device) == (matrix.dtype, matrix.device)
+        assert torch.equal(LOOKS[look](description), LOOKS[look](matrix))
+        assert (description.dtype, description.device) == (matrix.dtype, matrix.device)
     finally:
-        del plain.ordinate_before
+        del plain.ordinate_previous
 
 
 def test_what_a_model_writes_into_a_mask_reaches_attention(config):
-    visible = make(config, "create_causal_mask", {})
-    visible[:, :, 5, 2] = False
-    assert visible.terms() is None
-    assert not visible.own("sdpa")[:, :, 5, 2].any()
+    description = make(config, "create_causal_mask", {})
+    description[:, :, 5, 2] = False
+    assert description.terms() is None
+    assert not description.own("sdpa")[:, :, 5, 2].any()
 
 
 def test_a_mask_that_kernels_would_do_without_is_whole_for_a_model_that_looks(config):
-    visible = make(config, "create_causal_mask", {"attention_mask": None})
-    assert visible.own("sdpa") is None
-    assert torch.equal(visible[0, 0], torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
+    description = make(config, "create_causal_mask", {"attention_mask": None})
+    assert description.own("sdpa") is None
+    assert torch.equal(description[0, 0], torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
+
+
+def test_a_mask_has_the_attributes_of_a_tensor_and_no_others():
+    with pytest.raises(AttributeError, match="'MaskDescription' object has no attribute 'rule'"):
+        MaskDescription({"mask_function": min}).rule  # noqa: B018

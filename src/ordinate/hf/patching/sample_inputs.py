@@ -14,12 +14,12 @@ ROWS, LENGTH, PADDING, STEPS = 2, 12, 4, 3
 
 
 class Kind(NamedTuple):
-    """A kind of input besides tokens.
+    """A kind of input other than tokens.
 
     Attributes:
-        argument: What a model's forward calls it.
-        placeholders: How configs name the token whose places it takes in the text; a model may have none.
-        features: The method that makes of it what takes those places.
+        argument: Its name among the arguments of a model's forward.
+        placeholders: Keys of configs that name its token in the text; a model may have none.
+        features: The method that computes the vectors for those tokens.
     """
 
     name: str
@@ -43,7 +43,7 @@ def takes(model: Any) -> set[str]:
 
 
 def tokens(model: Any, length: int = LENGTH) -> Tensor:
-    """Rows of tokens that are words, as far as can be told: no marks of sentences, no placeholders."""
+    """Rows of tokens without special ones, as far as the config names them: no ends of text, no placeholders."""
     vocabulary = int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
     special = set(_numbers(model.config, "_token_id", "_token_index"))
     words = [token for token in range(min(vocabulary, 1000)) if token not in special]
@@ -72,66 +72,60 @@ def padding(model: Any, ids: Tensor) -> dict[str, Tensor]:
 
 
 def other_inputs(model: Any) -> dict[str, list[dict[str, Any]]]:
-    """For each other kind of input that the model takes, the forms that it may take it in."""
+    """For each other kind of input that the model takes, the forms to try."""
     names = takes(model)
     return {kind.argument: [*_forms(model, kind)] for kind in KINDS if kind.argument in names}
 
 
 def _forms(model: Any, kind: Kind) -> Iterator[dict[str, Any]]:
-    config, names = model.config, takes(model)
-    parts = _parts(config)
+    """The forms in which models of the same arguments take an input, the likeliest first."""
+    names, parts = takes(model), _parts(model.config)
     generator = torch.Generator().manual_seed(0)
 
-    def some(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator) * 2 - 1
+    def some(*shape: int) -> dict[str, Tensor]:
+        return {kind.argument: torch.rand(shape, generator=generator) * 2 - 1}
 
     if kind.name == "sound":
-        frames = 2 * (_first(parts, "max_source_positions") or 32)
-        mels = _first(parts, "num_mel_bins", "feature_size", "input_feat_size", "input_dim") or 80
-        shapes = [(ROWS, mels, frames), (ROWS, frames, mels)]
-        for shape in shapes if kind.argument == "input_features" else [(ROWS, 4000), (ROWS, 1, 4000)]:
-            masks = {
-                name: torch.ones(ROWS, max(shape[1:]), dtype=torch.long)
-                for name in ("input_features_mask", "feature_attention_mask", "padding_mask")
-                if name in names
-            }
-            yield {kind.argument: some(*shape)} | masks
+        frames = 2 * _first(parts, 32, "max_source_positions")
+        mels = _first(parts, 80, "num_mel_bins", "feature_size", "input_feat_size", "input_dim")
+        spectrum, wave = [(mels, frames), (frames, mels)], [(4000,), (1, 4000)]
+        for shape in spectrum if kind.argument == "input_features" else wave:
+            masked = {"input_features_mask", "feature_attention_mask", "padding_mask"} & names
+            masks = dict.fromkeys(masked, torch.ones(ROWS, max(shape), dtype=torch.long))
+            yield some(ROWS, *shape) | masks
             if masks:
-                yield {kind.argument: some(*shape)}
+                yield some(ROWS, *shape)
         return
-    channels = _first(parts, "num_channels", "in_channels", "in_chans") or 3
-    size = _first(parts, "image_size") or 32
+    channels = _first(parts, 3, "num_channels", "in_channels", "in_chans")
+    size = _first(parts, 32, "image_size")
     grid = "video_grid_thw" if kind.name == "video" else "image_grid_thw"
     if grid in names:
-        patch, frames = _first(parts, "patch_size") or 14, _first(parts, "temporal_patch_size") or 1
-        side = 2 * (_first(parts, "spatial_merge_size", "merge_size") or 1)
-        grids = torch.tensor([[1, side, side]] * ROWS)
-        yield {kind.argument: some(ROWS * side * side, channels * frames * patch**2), grid: grids}
-        yield {kind.argument: some(ROWS * side * side, channels, patch, patch), grid: grids}
+        patch, frames = _first(parts, 14, "patch_size"), _first(parts, 1, "temporal_patch_size")
+        side = 2 * _first(parts, 1, "spatial_merge_size", "merge_size")
+        grids = {grid: torch.tensor([[1, side, side]] * ROWS)}
+        yield some(ROWS * side * side, channels * frames * patch**2) | grids
+        yield some(ROWS * side * side, channels, patch, patch) | grids
         return
     sizes = {"image_sizes": torch.tensor([[size, size]] * ROWS)} if "image_sizes" in names else {}
-    between = [(2,)] if kind.name == "video" else [(), (1,), (2,), (3,), (5,)]
-    for images, more in itertools.product(between, [sizes, {}] if sizes else [{}]):
-        yield {kind.argument: some(ROWS, *images, channels, size, size)} | more
+    images = [(2,)] if kind.name == "video" else [(), (1,), (2,), (3,), (5,)]
+    for count, more in itertools.product(images, [sizes, {}] if sizes else [{}]):
+        yield some(ROWS, *count, channels, size, size) | more
 
 
-def beside_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
-    """A form of an input with the text around it, which has its placeholders."""
+def with_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
+    """A form of an input, with text that has its placeholders."""
     kind = next(kind for kind in KINDS if kind.argument in form)
     given = text(model) | form
-    token = next((value for value in _numbers(model.config, *kind.placeholders)), None)
     if "input_ids" not in given:
         return given
+    token = next(_numbers(model.config, *kind.placeholders), None)
     mask = torch.zeros_like(given["input_ids"], dtype=torch.bool)
     if token is not None and hasattr(model, kind.features):
-        wanted = set(inspect.signature(getattr(model, kind.features)).parameters)
-        device = next(model.parameters()).device
-        if kind.argument not in wanted:  # a decorator hides what it takes
-            wanted = set(form)
-        found = getattr(model, kind.features)(
-            **{name: on(value, device, model) for name, value in form.items() if name in wanted}
-        )
-        places = torch.full((ROWS, _rows(found) // ROWS), token)
+        features = getattr(model, kind.features)
+        wanted = set(inspect.signature(features).parameters)
+        # A decorator may hide the arguments.
+        used = {x: y for x, y in form.items() if x in wanted or kind.argument not in wanted}
+        places = torch.full((ROWS, _rows(features(**on_device(model, used))) // ROWS), token)
         left, right = given["input_ids"].split(LENGTH // 2, dim=1)
         given["input_ids"] = torch.cat((left, places, right), dim=1)
         mask = given["input_ids"] == token
@@ -140,15 +134,15 @@ def beside_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
     return given | padding(model, given["input_ids"])
 
 
-def on(value: Any, device: torch.device, model: Any) -> Any:
-    """A tensor where a model is; numbers that are no tokens in its dtype."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(device, model.dtype if value.is_floating_point() else None)
+def on_device(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors on a model's device; floating point ones in the model's dtype."""
+    device = next(model.parameters()).device
+    dtypes = {name: model.dtype if x.is_floating_point() else None for name, x in given.items()}
+    return {name: x.to(device, dtypes[name]) for name, x in given.items()}
 
 
 def _rows(features: Any) -> int:
-    """How many vectors there are in what a model makes of images or sound."""
+    """How many vectors a model computes from images or sound."""
     features = getattr(features, "pooler_output", features)
     if isinstance(features, Tensor):
         return features.numel() // features.shape[-1]
@@ -163,14 +157,14 @@ def _parts(config: Any) -> list[Any]:
     return [*(deeper for part in found for deeper in _parts(part)), config]
 
 
-def _first(parts: list[Any], *names: str) -> int | None:
-    for part in parts:
-        for name in names:
-            value = getattr(part, name, None)
-            value = value[-1] if isinstance(value, (list, tuple)) and value else value
-            if type(value) is int and value > 0:
-                return value
-    return None
+def _first(parts: list[Any], default: int, *names: str) -> int:
+    """The first positive int by these names in configs; the last one of a list."""
+    for part, name in itertools.product(parts, names):
+        value = getattr(part, name, None)
+        value = value[-1] if isinstance(value, (list, tuple)) and value else value
+        if type(value) is int and value > 0:
+            return value
+    return default
 
 
 def _numbers(config: Any, *endings: str) -> Iterator[int]:
