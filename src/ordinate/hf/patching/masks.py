@@ -118,7 +118,9 @@ class MaskDescription:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Tensor, name):
-            return object.__getattribute__(self, name)  # raises the usual AttributeError
+            # Not `refused`: copy and hasattr ask for this error, and compilers must trace it.
+            missing = AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise missing
         return getattr(self.matrix(), name)
 
     @classmethod
