@@ -12,8 +12,9 @@ from patch_models import build, inputs, logits
 
 import ordinate
 from ordinate.hf import patch, to_half, to_interleaved, unpatch
-from ordinate.hf.patching.rotary import Form, RotarySite
-from ordinate.hf.patching.state import site_of
+from ordinate.hf.patching.rotary import RotaryState
+from ordinate.hf.patching.rotations import Form
+from ordinate.hf.patching.state import state_of
 from ordinate.hf.safetensors_file import SafetensorsFile
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
@@ -42,10 +43,10 @@ KINDS = {
 def turn_the_other_way(model, layout: str) -> None:
     """Have a patched model rotate in this layout, whatever its own code does."""
     for module in model.modules():
-        site = site_of(module)
-        if isinstance(site, RotarySite):
-            for function, form in site.forms.items():
-                site.forms[function] = Form(layout, heads_axis=form.heads_axis)
+        state = state_of(module)
+        if isinstance(state, RotaryState):
+            for function, form in state.forms.items():
+                state.forms[function] = Form(layout, heads_axis=form.heads_axis)
 
 
 @pytest.mark.parametrize("name", KINDS)
