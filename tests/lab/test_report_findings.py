@@ -28,7 +28,7 @@ def test_what_holds_breaks_and_is_refused_is_said_with_its_numbers(tmp_path):
     text = said(tmp_path)["Length"]
     limit = "within 10 % of the loss they have at the training length"
     assert f"The last tokens at 8× the training length are {limit}: alibi (−2.7 % ± " in text
-    assert "rope leaves after 1.21× (+108.1 % ± " in text
+    assert "rope after 1.21× (+108.1 % ± " in text
     assert f"learned gives no answer from 96 tokens on: “{REFUSED}”." in text
     assert headline(summary_of(tmp_path)).startswith("alibi and clipped:max_distance=16 hold at 8×")
 
@@ -48,7 +48,7 @@ def test_an_arm_that_left_the_limit_and_came_back_is_said_to_have_done_so(tmp_pa
     change_losses(tmp_path / "runs/alibi-0", {**FLAT, 128: 1.6, 256: 1.6})
     assert verdict(tmp_path) == "returned"
     assert (
-        "alibi leaves after 1.57×, and is back within the limit (+0.0 % ± " in said(tmp_path)["Length"]
+        "Past that limit, and within it again: alibi after 1.57× (+0.0 % ± " in said(tmp_path)["Length"]
     )
     assert "Too close" not in said(tmp_path)["Length"]
     assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
@@ -70,10 +70,7 @@ def test_seeds_that_disagree_widen_the_error_of_a_rise(tmp_path):
 def test_with_one_seed_no_order_of_encodings_is_claimed(tmp_path):
     write_sweep(tmp_path, ["none", "rope"], seeds=(0,))
     text = said(tmp_path)
-    assert (
-        "it takes 3 seeds of two arms that have learned to tell an order from luck, so none"
-        in text["In length"]
-    )
+    assert "an order needs 3 seeds of at least two arms that have learned, so none" in text["In length"]
     assert "ahead" not in text["In length"]
     assert "Every arm has one seed, so there is no spread over seeds" in text["Noise"]
 
@@ -129,16 +126,16 @@ def test_extra_context_is_used_only_if_it_saves_more_than_the_error(tmp_path):
             ),
         )
     text = said(tmp_path)["Extra context"]
-    assert "with exactly the last 64 in view" in text
-    assert "these use it: alibi (+0.500 ± 0.013)" in text
-    assert "these show no use of it beyond noise: t5 (+0.011 ± 0.013)" in text
-    assert "these are harmed by it: rope (−0.500 ± 0.013)" in text
+    assert "tokens in view instead of exactly the last 64, the loss on the same targets falls" in text
+    assert "falls for alibi (+0.500 ± 0.013)" in text
+    assert "; it does not change beyond noise for t5 (+0.011 ± 0.013)" in text
+    assert "; it rises for rope (−0.500 ± 0.013)" in text
 
 
 def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,), extensions=("linear:factor=8",))
     assert "without training: linear:factor=8 (loss 1.7" in said(tmp_path)["Without training"]
-    assert "for +3.7 % of loss at the training length" in said(tmp_path)["Without training"]
+    assert ", +3.7 % of loss at the training length" in said(tmp_path)["Without training"]
     run = tmp_path / "runs/rope-0"
     change_losses(run, {512: 2.0})
     change_losses(run, {512: 1.995}, "linear:factor=8")
@@ -156,14 +153,14 @@ def test_an_extension_is_praised_only_beyond_noise_and_with_its_price(tmp_path):
 
     rewrite(run, scatter)
     assert (
-        "no scaling put on it without training is better beyond noise"
+        "No scaling added without training makes it better beyond noise"
         in said(tmp_path)["Without training"]
     )
 
 
 def test_an_arm_stopped_early_and_one_that_learned_nothing_are_named(tmp_path):
     write_sweep(tmp_path, ["rope", "none"], seeds=(0,))
-    assert "No arm was cut short in a fall: from step 32 to the end at 40" in said(tmp_path)["Training"]
+    assert "No arm was stopped early: from step 32 to the end at 40" in said(tmp_path)["Training"]
     assert (
         "Every arm has a lower loss than the baseline, byte bigram (2.470" in said(tmp_path)["Training"]
     )
@@ -203,7 +200,7 @@ def test_an_arm_trained_past_its_best_is_named_with_the_step_and_the_loss_on_its
 
 def test_without_an_earlier_validation_it_cannot_be_told_whether_training_was_cut_short(tmp_path):
     write_sweep(tmp_path, ["rope"], seeds=(0,), validate_every=40)
-    assert "Whether an arm was cut short cannot be told" in said(tmp_path)["Training"]
+    assert "Unknown whether an arm was stopped early" in said(tmp_path)["Training"]
 
 
 def test_diverged_and_left_out_runs_are_said(tmp_path):
@@ -224,7 +221,7 @@ def test_a_cliff_at_the_end_breaks_an_arm_whose_mean_is_flat(tmp_path):
             lambda line: {**line, "last_loss": 1.5} if line.get("length") == 512 else line,
         )
     assert verdict(tmp_path) == "breaks"
-    assert "alibi leaves after 4.6× (+50.0 % ± " in said(tmp_path)["Length"]
+    assert "alibi after 4.6× (+50.0 % ± " in said(tmp_path)["Length"]
 
 
 def ending_in(tmp_path, share):
@@ -244,13 +241,13 @@ def ending_in(tmp_path, share):
 def test_a_cliff_among_the_last_answers_breaks_an_arm_whose_accuracy_is_flat(tmp_path):
     ending_in(tmp_path, 0.5)
     assert verdict(tmp_path) == "breaks"
-    assert "alibi leaves after 4.6× (97 → 50 ± 1 % right)" in said(tmp_path)["Length"]
+    assert "alibi after 4.6× (97 → 50 ± 1 % right)" in said(tmp_path)["Length"]
 
 
 def test_records_without_the_last_answers_are_not_guessed_from(tmp_path):
     ending_in(tmp_path, None)
     assert verdict(tmp_path) == "unrecorded"
-    assert "whether it holds cannot be decided of alibi." in said(tmp_path)["Length"]
+    assert "So this was not judged: alibi." in said(tmp_path)["Length"]
     assert summary_of(tmp_path).arms[0].stretch == "–"
 
 
@@ -279,8 +276,10 @@ def test_tasks_are_judged_by_right_answers(tmp_path):
     write_sweep(tmp_path, ["alibi", "rope"], accuracy=True, extensions=())
     text = said(tmp_path)
     limit = "within 10 points of the accuracy they have at the training length"
-    assert f"Whole answers at 8× the training length are {limit}: alibi (98 → 94 ± " in text["Length"]
-    assert "rope leaves after 1.16× (98 → 0 ± 1 % right)" in text["Length"]
+    assert (
+        f"The whole answers at 8× the training length are {limit}: alibi (98 → 94 ± " in text["Length"]
+    )
+    assert "rope after 1.16× (98 → 0 ± 1 % right)" in text["Length"]
     assert "accuracies run from 98.0 %" in text["In length"]
 
 
@@ -293,7 +292,7 @@ def test_an_arm_that_has_not_learned_its_task_holds_nothing(tmp_path):
         )
     assert verdict(tmp_path) == "not learned"
     assert summary_of(tmp_path).arms[0].stretch == "not learned"
-    assert "so there is nothing to hold: alibi (50.0 % right)." in said(tmp_path)["Length"]
+    assert "so not judged at longer ones: alibi (50.0 % right)." in said(tmp_path)["Length"]
     assert headline(summary_of(tmp_path)) == "No arm surely holds at 8× the length it was trained on."
 
 
@@ -339,7 +338,7 @@ def test_a_seed_that_learned_nothing_keeps_its_arm_from_holding(tmp_path):
         change_losses(tmp_path / f"runs/alibi-{seed}", dict.fromkeys(LENGTHS, loss))
     assert verdict(tmp_path) == "not learned"
     assert summary_of(tmp_path).arms[0].unlearned == (1,)
-    assert "nothing to hold: alibi (loss 2.000, seed 1)." in said(tmp_path)["Length"]
+    assert "so not judged at longer ones: alibi (loss 2.000, seed 1)." in said(tmp_path)["Length"]
 
 
 def test_with_unequal_seeds_it_is_said_whose_error_is_what(tmp_path):
@@ -368,8 +367,11 @@ def test_a_plateau_is_not_called_the_end_of_learning_and_chance_is_named(tmp_pat
     write_sweep(tmp_path, ["alibi", "rope"], seeds=(0,), accuracy=True, extensions=())
     set_right(tmp_path, {"alibi": 0.13, "rope": 1.0}, name="capitals so far", accuracy=0.129)
     text = said(tmp_path)["Training"]
-    assert "Right at the training length: alibi 13.0 % and rope 100.0 %; the baseline 12.9 %." in text
-    assert "By that, not surely better than chance: alibi." in text
+    assert (
+        "Right answers at the training length: alibi 13.0 % and rope 100.0 %; the baseline 12.9 %."
+        in text
+    )
+    assert "Not surely better than the baseline: alibi." in text
     assert "For alibi that is a plateau, not the end of learning." in text
 
 

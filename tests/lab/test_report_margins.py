@@ -69,10 +69,10 @@ def test_a_report_on_too_little_text_claims_nothing(tmp_path, count):
     write_sweep(tmp_path, ["alibi", "rope"], extensions=("yarn:factor=8",))
     for run in (tmp_path / "runs").iterdir():
         keep_stretches(run, count)
-    assert [verdict(tmp_path, spec) for spec in ("alibi", "rope")] == ["untold", "untold"]
+    assert [verdict(tmp_path, spec) for spec in ("alibi", "rope")] == ["too little text"] * 2
     words = said(tmp_path)
     stretches = "1 stretch" if count == 1 else f"{count} stretches"
-    assert f"From {stretches} of text nothing can be told of alibi (−2.7 %) and rope" in words["Length"]
+    assert f"Too little text to judge ({stretches}): alibi (−2.7 %) and rope" in words["Length"]
     assert "Extra context" not in words
     assert "no two of rope and alibi can be told apart." in words["In length"]
     assert "no scaling put on it without training is better beyond noise" in words["Without training"]

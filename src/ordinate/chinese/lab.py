@@ -66,4 +66,9 @@ RULES = {
     "line {number} of metrics.jsonl": "metrics.jsonl 的第 {number} 行",
     "must be an object with a kind": "必须是带有 kind 的对象",
     "must begin with the {count} lines its checkpoint stands for": "必须以检查点所对应的 {count} 行开头",
+    # reports
+    "{directory} has no finished run, of {runs} in its sweep.json": "{directory} 的 sweep.json 中有 {runs} 次训练，没有一次完成",
+    "; {diverged} diverged": "；其中 {diverged} 次发散",
+    "a report needs {packages}, not installed here": "生成报告需要 {packages}，此处没有安装",
+    ": {command}": "：{command}",
 }

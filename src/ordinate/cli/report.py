@@ -7,6 +7,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -15,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ..checks import refusal_of
 from ..lab.report.api import Report, read_report, write_report
 from ..lab.report.gather import NothingToReport
 from ..lab.report.summary import Arm, Summary
@@ -81,8 +83,8 @@ def make_report(directory: Path, *, write: bool = True) -> Report:
     except (FileNotFoundError, ValueError) as error:
         raise Misuse(str(error), "ordinate compare --help") from None
     except ModuleNotFoundError as missing:
-        sentence, _, command = str(missing).rpartition(": ")
-        raise Misuse(sentence or str(missing), command) from None
+        refusal = refusal_of(missing)
+        raise Misuse(str(replace(refusal, advice="")), str(refusal.facts["command"])) from None
     except OSError as error:
         raise Misuse(
             f"the report of {directory} cannot be written: {error.strerror or error}",

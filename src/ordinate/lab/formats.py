@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: What a table shows where nothing was measured.
 NOTHING = "–"
@@ -60,6 +60,11 @@ def times(value: float) -> str:
 def listed(words: Sequence[str]) -> str:
     """Several words as a sentence has them: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Whole numbers as `listed` has words: ``0, 1 and 2``."""
+    return listed([str(value) for value in values])
 
 
 def plural(number: int, noun: str, several: str = "") -> str:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ...checks import refused
 from ...extras import how_to_install
 from ...files import write_file
 from ...plots.api import figure_of
@@ -64,7 +65,7 @@ class Report:
 
 
 def read_report(directory: str | Path) -> Report:
-    """Read a comparison's records and sum them up; writes nothing, and needs no packages to draw with.
+    """Read a comparison's records and summarise them; writes nothing, and needs no plotting packages.
 
     Raises:
         FileNotFoundError: The folder holds no comparison.
@@ -75,7 +76,7 @@ def read_report(directory: str | Path) -> Report:
 
 
 def write_report(directory: str | Path) -> Report:
-    """Write the report of a comparison beside its records.
+    """Write the report of a comparison next to its records.
 
     Makes ``report.html`` (one file, works offline), ``report.md``, ``report.json`` and
     ``figures/*.png``. The same records give the same bytes.
@@ -96,8 +97,13 @@ def write_report(directory: str | Path) -> Report:
     report = read_report(directory)
     missing = [name for name in ("matplotlib", "plotly") if find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(
-            f"a report needs {' and '.join(missing)}, not installed here: {how_to_install('lab')}"
+        raise refused(
+            "",
+            "a report needs {packages}, not installed here",
+            error=ModuleNotFoundError,
+            advice=": {command}",
+            packages=" and ".join(missing),
+            command=how_to_install("lab"),
         )
     summary, narrative, folder = report.summary, report.narrative, Path(directory)
     drawn = charts(summary)
@@ -125,7 +131,7 @@ def _png(chart: Picture) -> bytes:
 
 
 def _pictures_of_the_last(folder: Path) -> list[Path]:
-    """Those that the report in a folder shows; others there are somebody's own."""
+    """The pictures that the report in a folder shows; other files there belong to the user."""
     try:
         shown = read_bytes(folder / "report.md")
     except ValueError:  # there is none

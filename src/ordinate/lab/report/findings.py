@@ -1,15 +1,16 @@
-"""What the numbers say, in sentences that claim no more than the noise allows.
+"""The findings of a report: sentences that claim no more than the noise allows.
 
-Two kinds of noise are in every claim: another text and, where there are several seeds, another seed. With one
-seed what is said is about these trained models. What has no margin, because the text is too short for one, is
-not claimed at all; and what several arms are said to do is claimed of all of them together (`estimate`).
+Every claim allows for two kinds of noise: another text and, where there are several seeds, another seed. With
+one seed a finding is about these trained models. Nothing is claimed without a margin, which needs enough text.
+Claims about several arms are made for all of them together (`estimate`).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,109 +69,94 @@ def headline(summary: Summary) -> str:
     verb = "holds" if len(holding) == 1 else "hold"
     rest = f"; {words.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
     text = f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
-    learning = any(arm.settling is not None and arm.settling.learning for arm in summary.arms)
-    past = any(arm.best_step is not None for arm in summary.arms)
-    text += " Not all had finished learning." if learning else ""
-    return f"{text} Some were trained past their best." if past else text
+    if any(arm.settling is not None and arm.settling.learning for arm in summary.arms):
+        text += " Not all had finished learning."
+    if any(arm.best_step is not None for arm in summary.arms):
+        text += " Some were trained past their best."
+    return text
 
 
 # Length
 
 
-def _by_verdict(summary: Summary) -> dict[Verdict, list[Arm]]:
-    """Every arm by what it does at the longest length."""
-    found: dict[Verdict, list[Arm]] = {
-        "holds": [], "breaks": [], "close": [], "returned": [], "refused": [], "not learned": [],
-        "untold": [], "unrecorded": [], "unknown": [],
-    }  # fmt: skip
-    found_of = verdicts(summary.arms, summary.lengths[-1])
+def _by_verdict(summary: Summary) -> Mapping[Verdict, list[Arm]]:
+    """The arms by what they do at the longest length."""
+    found_of, groups = verdicts(summary.arms, summary.lengths[-1]), defaultdict(list)
     for arm in summary.arms:
-        found[found_of[arm.label]].append(arm)
-    return found
+        groups[found_of[arm.label]].append(arm)
+    return groups
 
 
 def _length(summary: Summary) -> str:
     longest = summary.lengths[-1]
     if longest == summary.train_length:
         return ""
-    factor = words.times(longest / summary.train_length)
-    limit = (
-        f"{ACCURACY_FALL * 100:.0f} points of the accuracy"
-        if summary.by_accuracy
-        else f"{LOSS_RISE * 100:.0f} % of the loss"
-    )
+    task, groups = TASKS.get(summary.task), _by_verdict(summary)
+    scored = "whole answers" if task is not None and task.measure == "exact match" else "last tokens"
+    where = f"{scored} at {words.times(longest / summary.train_length)} the training length"
+    limit = f"{LOSS_RISE * 100:.0f} % of the loss"
+    if summary.by_accuracy:
+        limit = f"{ACCURACY_FALL * 100:.0f} points of the accuracy"
     limit = f"within {limit} they have at the training length"
-    task = TASKS.get(summary.task)
-    whole = task is not None and task.measure == "exact match"
-    whose = "Whole answers" if whole else "The last tokens"
-    groups = _by_verdict(summary)
-    parts = []
-    if groups["holds"]:
-        named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["holds"]]
-        parts.append(f"{whose} at {factor} the training length are {limit}: {words.listed(named)}.")
-    else:
-        parts.append(f"{whose} at {factor} the training length are surely {limit} for no arm.")
-    if groups["breaks"]:
-        ordered = sorted(
-            groups["breaks"], key=lambda arm: min((s.factor for s in arm.stretches), default=0.0)
-        )
-        named = [f"{arm.label} leaves {_leaves(arm)} ({_change(arm, longest)})" for arm in ordered]
-        parts.append(f"{words.listed(named)}.")
-    for arm in groups["returned"]:
-        parts.append(
-            f"{arm.label} leaves {_leaves(arm)}, and is back within the limit ({_change(arm, longest)})."
-        )
-    if groups["close"]:
-        named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["close"]]
-        parts.append(f"Too close to that limit to say: {words.listed(named)}.")
-    if groups["not learned"]:
-        named = [f"{arm.label} ({_at_home(arm)})" for arm in groups["not learned"]]
-        parts.append(
-            f"Not learned at the training length, so there is nothing to hold: {words.listed(named)}."
-        )
-    if groups["untold"]:
-        named = [f"{arm.label} ({_change(arm, longest)})" for arm in groups["untold"]]
-        count = words.plural(summary.stretches, "stretch", "stretches")
-        parts.append(f"From {count} of text nothing can be told of {words.listed(named)}.")
-    if groups["unrecorded"]:
-        named = [arm.label for arm in groups["unrecorded"]]
-        parts.append(
-            "The records do not have the last tokens by themselves, and a mean over all positions may hide a cliff: "
-            f"whether it holds cannot be decided of {words.listed(named)}."
-        )
-    for arm in groups["refused"]:
-        refusal = arm.refusal
-        if refusal is not None:
-            parts.append(
-                f"{arm.label} gives no answer from {refusal.length} tokens on: “{refusal.refused}”."
-            )
-    return " ".join(parts)
+
+    def changed(arm: Arm) -> str:
+        return f"{arm.label} ({_change(arm, longest)})"
+
+    def passed(arm: Arm) -> str:
+        return f"{arm.label} {_passed(arm)} ({_change(arm, longest)})"
+
+    def named(verdict: Verdict, describe: Callable[[Arm], str] = changed) -> str:
+        return words.listed([describe(arm) for arm in groups[verdict]])
+
+    groups["breaks"].sort(key=lambda arm: min((one.factor for one in arm.stretches), default=0.0))
+    count = words.plural(summary.stretches, "stretch", "stretches")
+    sentences: dict[Verdict, str] = {
+        "holds": f"The {where} are {limit}: {named('holds')}.",
+        "breaks": f"Past that limit: {named('breaks', passed)}.",
+        "returned": f"Past that limit, and within it again: {named('returned', passed)}.",
+        "close": f"Too close to that limit to say: {named('close')}.",
+        "not learned": "Not learned at the training length, so not judged at longer ones: "
+        f"{named('not learned', lambda arm: f'{arm.label} ({_at_home(arm)})')}.",
+        "too little text": f"Too little text to judge ({count}): {named('too little text')}.",
+        "unrecorded": "The records have no loss of the last tokens alone, and a mean over all positions may hide a "
+        f"sudden rise. So this was not judged: {named('unrecorded', lambda arm: arm.label)}.",
+        "refused": " ".join(
+            f"{arm.label} gives no answer from {refusal.length} tokens on: “{refusal.refused}”."
+            for arm in groups["refused"]
+            if (refusal := arm.refusal)
+        ),
+    }
+    found = [sentence for verdict, sentence in sentences.items() if groups[verdict]]
+    if not groups["holds"]:
+        found.insert(0, f"No arm has {where} that are surely {limit}.")
+    return " ".join(found)
 
 
-def _leaves(arm: Arm) -> str:
+def _passed(arm: Arm) -> str:
+    """Where an arm passed the limit."""
     if not arm.stretches:
-        return "on the way"  # a length in between has no number
+        return "at an unknown length"  # a length in between has no number
     return "already at the training length" if arm.stretch == "< 1×" else f"after {arm.stretch}"
 
 
 def _at_home(arm: Arm) -> str:
+    """What an arm that has not learned reaches at the training length."""
     one = arm.in_length
     if one is None:
         return words.NOTHING
-    of = "" if len(arm.seeds) == len(arm.unlearned) else f", seed {_seeds(arm.unlearned)}"
-    return _result(one) + of
+    return _result(one) + (
+        f", seed {words.numbers(arm.unlearned)}" if len(arm.unlearned) != len(arm.seeds) else ""
+    )
 
 
 def _change(arm: Arm, length: int) -> str:
     one, start = arm.at[length], arm.in_length
     if one.fall is not None and one.last_accuracy and start is not None and start.last_accuracy:
-        margin = one.fall.margin()
-        off = "" if margin is None else f" ± {margin * 100:.0f}"
-        return f"{start.last_accuracy.mean * 100:.0f} → {one.last_accuracy.mean * 100:.0f}{off} % right"
+        now = f"{one.last_accuracy.mean * 100:.0f}{one.fall.plus_minus(0, 100)}"
+        return f"{start.last_accuracy.mean * 100:.0f} → {now} % right"
     if one.rise is None:
         return words.NOTHING
-    margin = one.rise.margin()
-    return words.percent(one.rise.mean) + ("" if margin is None else f" ± {margin * 100:.1f}")
+    return words.percent(one.rise.mean) + one.rise.plus_minus(1, 100)
 
 
 # In length
@@ -200,10 +186,7 @@ def _order(summary: Summary, arms: Sequence[Arm]) -> str:
         table = -table  # the best is the lowest
     found = compare(table, lambda a, b, confidence: _off_by_text(arms[a], arms[b], confidence))
     if found is None:
-        return (
-            f"; it takes {FEWEST_SEEDS} seeds of two arms that have learned to tell an order from luck, so none "
-            "is claimed."
-        )
+        return f"; an order needs {FEWEST_SEEDS} seeds of at least two arms that have learned, so none is claimed."
     labels = [arms[number].label for number in found.order]
     alike = [
         words.listed([arms[number].label for number in group])
@@ -254,27 +237,18 @@ def _extra_context(summary: Summary) -> str:
         for arm in summary.arms
         if (one := arm.at.get(longest)) and one.gain is not None and one.gain.margin() is not None
     }
-    sure = decided(gains, sides=2)
-    named = {
-        label: f"{label} ({words.signed(gain.mean)} ± {gain.margin():.3f})"
-        for label, gain in gains.items()
-    }
-    uses, harmed = (
-        [named[label] for label in gains if sure.get(label) is side] for side in (True, False)
-    )
-    ignores = [named[label] for label in gains if label not in sure]
-    if not (uses or ignores or harmed):
+    if not gains:
         return ""
-    parts = []
-    if uses:
-        parts.append(f"use it: {words.listed(uses)}")
-    if ignores:
-        parts.append(f"show no use of it beyond noise: {words.listed(ignores)}")
-    if harmed:
-        parts.append(f"are harmed by it: {words.listed(harmed)}")
-    control = f"at {longest} tokens against the same targets with exactly the last {summary.train_length} in view"
+    sure, groups = decided(gains, sides=2), defaultdict(list)
+    for label, gain in gains.items():
+        groups[sure.get(label)].append(f"{label} ({words.signed(gain.mean)}{gain.plus_minus(3)})")
+    changes = {True: "falls", None: "does not change beyond noise", False: "rises"}
+    changed = [
+        f"{verb} for {words.listed(groups[side])}" for side, verb in changes.items() if groups[side]
+    ]
     return (
-        f"By their loss {control} (nats per token that the rest saves), these {'; these '.join(parts)}."
+        f"With {longest} tokens in view instead of exactly the last {summary.train_length}, the loss on the same "
+        f"targets {'; it '.join(changed)}. In brackets: the nats per token that the extra context saves."
     )
 
 
@@ -283,35 +257,23 @@ def _extra_context(summary: Summary) -> str:
 
 def _extensions(summary: Summary) -> str:
     longest = summary.lengths[-1]
-    plain = {arm.spec: arm for arm in summary.arms if (one := arm.at.get(longest)) and one.loss}
-    extended = [
-        arm
-        for arm in summary.extensions
-        if arm.spec in plain and (one := arm.at.get(longest)) and one.loss
-    ]
+    measured = [arm for arm in summary.all_arms if (one := arm.at.get(longest)) and one.loss]
+    plain = {arm.spec: arm for arm in measured if arm.extension is None}
+    extended = [arm for arm in measured if arm.extension is not None and arm.spec in plain]
     gained = {arm.label: _better(arm.at[longest], plain[arm.spec].at[longest]) for arm in extended}
-    sure = decided(gained, sides=2)
-    parts = []
+    sure, parts = decided(gained, sides=2), []
     for base in plain.values():
         family = [arm for arm in extended if arm.spec == base.spec]
-        if not family:
-            continue
-        before = _result(base.at[longest])
         better = [arm for arm in family if sure.get(arm.label) is True]
-        if not better:
-            parts.append(
-                f"{base.label} at {longest} tokens: {before}; no scaling put on it without training is "
-                "better beyond noise."
-            )
-            continue
         better.sort(key=lambda arm: gained[arm.label].mean, reverse=True)
         named = [
             f"{arm.extension} ({_result(arm.at[longest])}{_in_length_cost(base, arm)})" for arm in better
         ]
-        parts.append(
-            f"{base.label} at {longest} tokens: {before}. Better by a scaling put on it without training: "
-            f"{words.listed(named)}."
-        )
+        found = f"Better with a scaling added without training: {words.listed(named)}."
+        if not better:
+            found = "No scaling added without training makes it better beyond noise."
+        if family:
+            parts.append(f"{base.label} at {longest} tokens: {_result(base.at[longest])}. {found}")
     return " ".join(parts)
 
 
@@ -344,7 +306,7 @@ def _in_length_cost(base: Arm, extended: Arm) -> str:
     after = extended.in_length.loss if extended.in_length else None
     if not before or not after:
         return ""
-    return f", for {words.change(before.mean, after.mean)} of loss at the training length"
+    return f", {words.change(before.mean, after.mean)} of loss at the training length"
 
 
 # Noise
@@ -353,30 +315,26 @@ def _in_length_cost(base: Arm, extended: Arm) -> str:
 def _noise(summary: Summary) -> str:
     several = [arm.label for arm in summary.arms if len(arm.seeds) > 1]
     single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
-    source = "test sequences"
-    if not summary.by_accuracy:
-        source = f"{words.plural(summary.stretches, 'stretch', 'stretches')} of text, the same at every length"
-    text = f"± in these sentences is half of a {CONFIDENCE * 100:.0f} % interval over {source}"
-    if several:
-        text += ", and over seeds"
-        text += f" for {words.listed(several)}." if single else "."
-    else:
-        text += "."
+    count = words.plural(summary.stretches, "stretch", "stretches")
+    source = f"{count} of text, the same at every length"
+    if summary.by_accuracy:
+        source = "test sequences"
+    seeds = f", and over seeds{f' for {words.listed(several)}' if single else ''}" if several else ""
+    text = f"± in these sentences is half of a {CONFIDENCE * 100:.0f} % interval over {source}{seeds}."
     if not summary.by_accuracy and summary.stretches < FEWEST:
-        count = words.plural(summary.stretches, "stretch", "stretches")
         text = f"The test has {count} of text, fewer than the {FEWEST} it takes to tell a change from noise."
     text += (
-        f" What is said of several arms takes more than that: in at most {(1 - CONFIDENCE) * 100:.0f} % of comparisons "
-        "is any arm falsely said to hold or to break (Holm's procedure), and the same goes for what uses the extra "
-        "context and which scaling helps."
+        f" Claims about several arms are stricter: at most {(1 - CONFIDENCE) * 100:.0f} % of comparisons falsely say "
+        "of any arm that it holds or breaks (Holm's procedure). The same bound holds for the claims about the extra "
+        "context, and for those about scalings."
     )
     if several:
-        text += " Arms are told apart by all pairs, seed by seed (Tukey's studentized range)."
+        text += " Arms are compared in all pairs at once, seed by seed (Tukey's studentized range)."
     if single:
-        who = "Every arm has" if not several else f"{words.listed(single)} {_have(single)}"
+        verb = "has" if len(single) == 1 else "have"
         text += (
-            f" {who} one seed, so there is no spread over seeds: what is said is about these trained models, "
-            "and another seed may change it."
+            f" {f'{words.listed(single)} {verb}' if several else 'Every arm has'} one seed, so there is no spread over "
+            "seeds: the findings are about these trained models, and another seed may change them."
         )
     return text
 
@@ -390,11 +348,3 @@ def _left_out(summary: Summary) -> str:
         groups.setdefault((one.state, one.reason), []).append(one.name)
     named = [f"{words.listed(names)}: {state}, {reason}" for (state, reason), names in groups.items()]
     return f"{words.plural(len(left_out), 'run')} not used. {'. '.join(named)}."
-
-
-def _have(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return words.listed([str(seed) for seed in seeds])

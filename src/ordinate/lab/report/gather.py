@@ -1,12 +1,14 @@
-"""The runs of a comparison that count, and by name those that do not."""
+"""Reads the runs of a comparison: those whose numbers are used, and the names of the others."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ...checks import refused
 from .. import formats as words
 from ..config import RunConfig
 from ..records import Metric, RunRecord, Sweep, read_runs
@@ -16,7 +18,7 @@ class NothingToReport(ValueError):
     """A folder without a single finished run.
 
     Attributes:
-        all_diverged: Whether there is nothing to wait for, either.
+        all_diverged: Whether every run diverged, so that no run is left to finish.
     """
 
     def __init__(self, sentence: str, all_diverged: bool) -> None:
@@ -26,7 +28,7 @@ class NothingToReport(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is over and whose record is whole; one that diverged has no evaluations."""
+    """A run that has ended and whose record is complete; a run that diverged has no evaluations."""
 
     config: RunConfig
     record: RunRecord
@@ -65,7 +67,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A comparison, its sound runs one seed after the other, and what was left out."""
+    """A comparison, its complete runs in the order of the seeds, and the runs that were left out."""
 
     sweep: Sweep
     runs: tuple[Run, ...]
@@ -73,7 +75,7 @@ class Gathered:
 
 
 def gather(directory: Path) -> Gathered:
-    """Read every run of a comparison; one that cannot be trusted is named and not used.
+    """Read every run of a comparison; a run that is damaged or unfinished is named and not used.
 
     Raises:
         FileNotFoundError: The folder holds no comparison.
@@ -95,10 +97,14 @@ def gather(directory: Path) -> Gathered:
     ]
     diverged = sum(run.diverged for run in runs)
     if diverged == len(runs):
-        also = f"; {diverged} diverged" if diverged else ""
-        raise NothingToReport(
-            f"{directory} has no finished run, of {len(records)} in its sweep.json{also}",
-            diverged == len(records),
+        raise refused(
+            "",
+            "{directory} has no finished run, of {runs} in its sweep.json",
+            error=partial(NothingToReport, all_diverged=diverged == len(records)),
+            advice="; {diverged} diverged" if diverged else "",
+            directory=str(directory),
+            runs=len(records),
+            diverged=diverged,
         )
     return Gathered(sweep, tuple(runs), tuple(left_out))
 
@@ -107,7 +113,7 @@ def _folders(directory: Path) -> list[str]:
     """The names of the folders in a folder."""
     try:
         names = [name for name in os.listdir(directory) if os.path.isdir(directory / name)]
-    except OSError:  # it is not there, or nobody may look into it
+    except OSError:  # it does not exist or cannot be read
         return []
     return sorted(map(words.writable, names))
 

@@ -322,7 +322,7 @@ def _spikes(arm: Arm) -> Cell:
         return NOT_MEASURED
     note = f"{spikes} of {steps:,} logged steps"
     if arm.diverged:
-        note += f"; diverged with seed {words.listed([str(seed) for seed in arm.diverged])}"
+        note += f"; diverged with seed {words.numbers(arm.diverged)}"
     return Cell(f"{spikes}" + (" and diverged" if arm.diverged else ""), spikes, note)
 
 

@@ -1,4 +1,4 @@
-"""What is said about training: who diverged, who learned, who was stopped early and who was trained too long."""
+"""The finding on training: which arms diverged, did not learn, were stopped early or were trained too long."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def training(summary: Summary) -> str:
     """One paragraph, most important first."""
     parts = []
     diverged = [
-        f"{arm.label} (seed {words.listed([str(seed) for seed in arm.diverged])})"
-        for arm in summary.arms
-        if arm.diverged
+        f"{arm.label} (seed {words.numbers(arm.diverged)})" for arm in summary.arms if arm.diverged
     ]
     if diverged:
         parts.append(f"Diverged, and left out of every mean: {words.listed(diverged)}.")
@@ -31,7 +29,7 @@ def training(summary: Summary) -> str:
 
 
 def _baseline(summary: Summary, baseline: Baseline) -> str:
-    """Whether every arm has learned more than something simple knows."""
+    """Whether every arm has learned more than a baseline."""
     found = {arm.label: arm.in_length for arm in summary.arms if arm.in_length and arm.in_length.loss}
     behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
     named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
@@ -48,15 +46,18 @@ def _baseline(summary: Summary, baseline: Baseline) -> str:
         if one.accuracy and one.accuracy.mean - (one.accuracy.margin() or 0.0) <= baseline.accuracy
     ]
     shares = [f"{label} {one.accuracy.mean * 100:.1f} %" for label, one in found.items() if one.accuracy]
-    text += f" Right at the training length: {words.listed(shares)}; the baseline {baseline.accuracy * 100:.1f} %."
-    return f"{text} By that, not surely better than chance: {words.listed(chance)}." if chance else text
+    text += f" Right answers at the training length: {words.listed(shares)}; "
+    text += f"the baseline {baseline.accuracy * 100:.1f} %."
+    return f"{text} Not surely better than the baseline: {words.listed(chance)}." if chance else text
 
 
 def _settling(summary: Summary) -> str:
-    """Whether arms were stopped early, between which steps that was looked for, and what it does not say."""
+    """Whether arms were stopped early, and from which steps that is known."""
     found = {arm.label: arm.settling for arm in summary.arms if arm.settling is not None}
     if not found:
-        return "Whether an arm was cut short cannot be told: there is no validation loss from before the end."
+        return (
+            "Unknown whether an arm was stopped early: there is no validation loss from before the end."
+        )
     one = next(iter(found.values()))
     steps = f"from step {one.start} to the end at {one.stop}"
     learning = [
@@ -66,9 +67,7 @@ def _settling(summary: Summary) -> str:
         changed = f"{steps} the validation loss changed for {words.listed(learning)}"
         return f"Still learning, so not at their best: {changed}."
     most = max(0.0, *(it.nats.mean for it in found.values()))
-    text = (
-        f"No arm was cut short in a fall: {steps} no validation loss fell by more than {most:.3f} nats."
-    )
+    text = f"No arm was stopped early: {steps} no validation loss fell by more than {most:.3f} nats."
     unlearned = [arm.label for arm in summary.arms if arm.unlearned]
     if unlearned:
         text += f" For {words.listed(unlearned)} that is a plateau, not the end of learning."
@@ -76,7 +75,7 @@ def _settling(summary: Summary) -> str:
 
 
 def past_best(summary: Summary) -> str:
-    """Which arms were trained past their best, and how much better all know their own text by then."""
+    """Which arms were trained past their best, and how far the loss on their own text is below that on unseen text."""
     past = []
     for arm in summary.arms:
         if arm.best_step is not None:

@@ -1,4 +1,4 @@
-"""What the arms do at a length: each holds, breaks, or the numbers do not say."""
+"""The verdict on each arm at a length: it holds, it breaks, or why that cannot be said."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from typing import Literal
 from .estimate import Estimate, decided
 from .summary import ACCURACY_FALL, LOSS_RISE, Arm
 
-#: ``"close"`` is nearer to the limit than the error; ``"returned"`` is within it now, and was past it before;
-#: ``"untold"`` has too little text behind it; ``"unrecorded"`` has no record of the last tokens; ``"unknown"``
-#: was not measured.
+#: ``"close"``: nearer to the limit than the error. ``"returned"``: past the limit at a shorter length, within it now.
+#: ``"unrecorded"``: the records have no loss of the last tokens alone. ``"unknown"``: not measured.
 Verdict = Literal[
-    "holds", "breaks", "close", "returned", "refused", "not learned", "untold", "unrecorded", "unknown"
+    "holds",
+    "breaks",
+    "close",
+    "returned",
+    "refused",
+    "not learned",
+    "too little text",
+    "unrecorded",
+    "unknown",
 ]
 
 
@@ -26,21 +33,21 @@ def verdicts(arms: Sequence[Arm], length: int) -> dict[str, Verdict]:
         arm.label: one for arm in arms if found[arm.label] is None and (one := overrun(arm, length))
     }
     past = decided(measured)
-    on_the_way = {
+    shorter = {
         (arm.label, other.length): one
         for arm in arms
         for other in arm.evaluations
         if past.get(arm.label) is False and arm.train_length < other.length < length
         if (one := overrun(arm, other.length)) is not None
     }
-    left = {label for (label, _), broke in decided(on_the_way).items() if broke}
+    left = {label for (label, _), broke in decided(shorter).items() if broke}
     for arm in arms:
         if arm.label not in measured:
             continue
         broke = past.get(arm.label)
         crossed = any(stretch.end in ("crossed", "at once") for stretch in arm.stretches)
         if measured[arm.label].margin() is None:
-            found[arm.label] = "untold"
+            found[arm.label] = "too little text"
         elif broke is not None and (broke or not crossed):
             found[arm.label] = "breaks" if broke else "holds"
         else:
@@ -63,5 +70,5 @@ def _without_numbers(arm: Arm, length: int) -> Verdict | None:
     if one is None or one.loss is None or arm.in_length is None:
         return "unknown"
     if not arm.learned:
-        return "not learned"  # what was never there cannot be lost
+        return "not learned"
     return "unrecorded" if overrun(arm, length) is None else None
