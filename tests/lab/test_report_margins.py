@@ -75,7 +75,7 @@ def test_a_report_on_too_little_text_claims_nothing(tmp_path, count):
     assert f"Too little text to judge ({stretches}): alibi (−2.7 %) and rope" in words["Length"]
     assert "Extra context" not in words
     assert "no two of rope and alibi can be told apart." in words["In length"]
-    assert "no scaling put on it without training is better beyond noise" in words["Without training"]
+    assert "No scaling added without training makes it better beyond noise" in words["Without training"]
     assert f"The test has {stretches} of text, fewer than the 5" in words["Noise"]
 
 
