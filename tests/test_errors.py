@@ -439,7 +439,7 @@ CASES: list[Case] = [
     ("a cache of another dtype", lambda: MultiHeadAttention(8, 2).double()(zeros(2, 1, 8).double(), cache=filled_cache()), ValueError, r"cache must be torch.float64 on cpu, got torch.float32 on cpu"),
     ("a cache without a causal mask", lambda: MultiHeadAttention(8, 2, causal=False)(zeros(2, 1, 8), cache=KVCache()), ValueError, r"causal must be True with a cache, whose past cannot see new tokens, got False"),
     # verify
-    ("verify a name", lambda: ordinate.verify("rope"), TypeError, r"encoding must be a PositionEncoding, got str"),
+    ("verify a class", lambda: ordinate.verify(RoPE), TypeError, r"encoding must be a PositionEncoding or a spec, got _?[A-Za-z]+"),
     ("verify an unknown property", lambda: ordinate.verify(_rope, properties=["norm preservatoin"]), ValueError, r"unknown property 'norm preservatoin'.*norm preservation"),
     ("verify nothing of it", lambda: ordinate.verify(_rope, properties=[]), ValueError, r"properties must name at least one property, or be None for all, got none"),
     ("verify what cannot be copied", lambda: ordinate.verify(_Locked()), TypeError, r"encoding must be one that copy\.deepcopy can copy, .* got _Locked \(.*cannot pickle '_thread\.lock' object"),

@@ -14,9 +14,7 @@ import torch
 import ordinate
 from ordinate import hf, memory, positions, scaling
 from ordinate.lab.config import RunConfig
-from ordinate.plots.view import View
-from ordinate.verification.setting import Setting
-from ordinate.walkthrough.setting import Example
+from ordinate.setting import Setting
 
 pytestmark = pytest.mark.plain  # types are checked by the library here, not by annotations
 
@@ -124,8 +122,8 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda **settings: RunConfig("rope", **settings).to_dict(),
         {"seed": 1, "steps": 10, "lengths": (64, 96), "warmup": 3},
     ),
-    "View": (View, {"positions": 9, "dim": 8, "channels": (1, 2), "factor": 4}),
-    "Example": (Example, {"position": 9, "dim": 8}),
+    "Setting.of_picture": (Setting.of_picture, {"positions": 9, "dim": 8, "channels": (1, 2), "factor": 4}),
+    "Setting.of_steps": (Setting.of_steps, {"position": 9, "dim": 8}),
     "Setting": (
         lambda **sizes: Setting.infer(ordinate.NoPE(), **sizes),
         {"d_model": 16, "num_heads": 2, "head_dim": 8, "train_length": 64},

@@ -12,7 +12,16 @@ SOURCE = Path(ordinate.__file__).parent
 
 # What is not named here is the core: encodings, biases, attention, kernels and their helpers.
 LAYERS = {
-    "knowledge of encodings": ("entry", "entries", "spec", "verification", "walkthrough", "plots"),
+    "knowledge of encodings": (
+        "entry",
+        "entries",
+        "parts",
+        "setting",
+        "spec",
+        "verification",
+        "walkthrough",
+        "plots",
+    ),
     "real models, and models trained to compare": ("hf", "lab"),
     "what people touch": ("cli", "web", "__main__"),
 }

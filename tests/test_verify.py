@@ -500,3 +500,16 @@ def test_unknown_properties_and_claims_are_refused_by_name():
         ordinate.verify("rope")
     with pytest.raises(ValueError, match=r"head_dim must be at least 1, got 0"):
         ordinate.verify(RoPE(8), head_dim=0)
+
+
+def test_a_spec_is_verified_as_the_encoding_it_names():
+    properties = ["norm preservation", "wavelengths"]
+    named = ordinate.verify(
+        "rope+yarn:factor=4", properties=properties, head_dim=8, num_heads=2, train_length=64
+    )
+    rope = ordinate.create("rope+yarn:factor=4", head_dim=8, max_positions=64)
+    given = ordinate.verify(rope, properties=properties, head_dim=8, num_heads=2, train_length=64)
+    assert named.name == "rope+yarn:factor=4"
+    assert named.setting == given.setting
+    assert named.results == given.results
+    assert ordinate.verify("alibi", properties="slopes", num_heads=4).ok

@@ -12,12 +12,12 @@ import ordinate
 from ordinate import plots
 from ordinate.plots.attention import MAX_WORDS, both_ways, shuffle, split
 from ordinate.plots.pictures import Heatmap, Lines, Plane
-from ordinate.plots.view import BOUNDS
+from ordinate.setting import PICTURE_SIZES, Setting
 
 EVERY = [
     (name, kind)
     for name in ordinate.catalog
-    for kind in plots.kinds_of(plots.View(dim=16).encoding(name))
+    for kind in plots.kinds_of(Setting.of_picture(dim=16).encoding(name))
 ]
 
 
@@ -126,7 +126,7 @@ def test_t5_buckets_and_bias():
     for spec in ("t5", "t5:bidirectional=true"):  # a T5's point is that far distances share
         past = only(plots.picture(spec, "buckets")).matrix[-1].flip(0)
         assert len(past.unique()) < len(past)
-    encoding = plots.View().encoding("t5")
+    encoding = Setting.of_picture().encoding("t5")
     curves = only(plots.picture("t5", "distance", distance=300))
     assert curves.series[0].x[0] == 0
     bucket = encoding.buckets(torch.tensor([200]))
@@ -149,8 +149,8 @@ def test_scores_against_distance():
 
 def test_without_positions_a_shuffle_changes_nothing_and_with_them_it_does():
     words = split("the dog bites the man")
-    view = plots.View(dim=16, heads=2)
-    plain = shuffle(ordinate.NoPE(), words, view.setting(ordinate.NoPE()))
+    view = Setting.of_picture(dim=16, heads=2)
+    plain = shuffle(ordinate.NoPE(), words, view.around(ordinate.NoPE()))
     assert plain.change < 1e-12
     torch.testing.assert_close(plain.before, plain.after)
     torch.testing.assert_close(plain.before.sum(-1), torch.ones(5, dtype=torch.float64))
@@ -158,7 +158,7 @@ def test_without_positions_a_shuffle_changes_nothing_and_with_them_it_does():
     assert list(plain.order) != list(range(5))
     for name in ("rope", "sinusoidal", "t5", "alibi", "shaw", "learned"):
         encoding = view.encoding(name)
-        setting = view.setting(encoding)
+        setting = view.around(encoding)
         causal = name == "t5"  # of one direction
         placed = shuffle(both_ways(encoding), words, setting, causal=causal)
         assert placed.change > 1e-3, name
@@ -195,7 +195,7 @@ def test_what_needs_a_mask_is_compared_with_no_positions_under_that_mask():
 
 def test_the_weights_shown_are_those_of_a_softmax():
     words = split("one two three")
-    result = shuffle(ordinate.NoPE(), words, plots.View(dim=8, heads=1).setting(ordinate.NoPE()))
+    result = shuffle(ordinate.NoPE(), words, Setting.of_picture(dim=8, heads=1).around(ordinate.NoPE()))
     x = torch.stack([plots.attention._vector(word, 8) for word in words])
     generator = torch.Generator().manual_seed(1)
     wq, wk, _ = torch.randn(3, 1, 8, 8, dtype=torch.float64, generator=generator)[:, 0] / 8**0.5
@@ -248,7 +248,7 @@ def test_every_picture_of_every_encoding_is_complete_and_can_be_read_by_a_progra
 
 @pytest.mark.parametrize("name", ordinate.catalog)
 def test_the_default_kind_is_one_the_encoding_has(name):
-    encoding = plots.View(dim=16).encoding(name)
+    encoding = Setting.of_picture(dim=16).encoding(name)
     assert plots.default_kind(encoding) in plots.kinds_of(encoding)
 
 
@@ -263,15 +263,15 @@ def test_an_encoding_of_ones_own_is_drawn_too():
     assert drawn.panels[0].matrix.tolist() == [[0, -1, -2], [-1, 0, -1], [-2, -1, 0]]
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("name", PICTURE_SIZES)
 def test_every_size_has_a_smallest_and_a_largest(name):
-    least, most = BOUNDS[name]
-    plots.View(**{name: most})
-    plots.View(**{name: least})
+    _, least, most = PICTURE_SIZES[name]
+    Setting.of_picture(**{name: most})
+    Setting.of_picture(**{name: least})
     with pytest.raises(ValueError, match=f"{name} must be at most {most}, got {most + 1}"):
-        plots.View(**{name: most + 1})
+        Setting.of_picture(**{name: most + 1})
     with pytest.raises(ValueError, match=f"{name} must be at least {least}, got {least - 1}"):
-        plots.View(**{name: least - 1})
+        Setting.of_picture(**{name: least - 1})
 
 
 def test_a_learned_table_shows_no_more_positions_than_it_has():
@@ -298,8 +298,8 @@ def test_an_encoding_is_drawn_in_its_own_sizes_whatever_the_view_says(encoding):
 
 def test_scores_of_shaw_are_those_of_one_token_on_each_head():
     drawn = plots.picture("shaw:max_distance=4", "scores", dim=8, heads=2, distance=12)
-    shaw = plots.View(dim=8, heads=2).encoding("shaw:max_distance=4")
-    token = plots.View(dim=8, heads=2).setting(shaw).signs(16).reshape(2, 8)
+    shaw = Setting.of_picture(dim=8, heads=2).encoding("shaw:max_distance=4")
+    token = Setting.of_picture(dim=8, heads=2).around(shaw).signs(16).reshape(2, 8)
     for head, series in enumerate(drawn.panels[0].series):
         rows = shaw.keys.detach().double()[[4 - min(distance, 4) for distance in range(13)]]
         expected = (token[head] @ token[head] + rows @ token[head]) / 8**0.5

@@ -193,8 +193,8 @@ def test_learned_numbers_are_the_same_every_time_and_leave_the_generator_alone()
 
 
 def test_an_encoding_without_steps_of_its_own_is_shown_by_its_hooks():
+    from ordinate.setting import Setting
     from ordinate.walkthrough.api import _by_hooks
-    from ordinate.walkthrough.setting import Example
 
     class Everything(ordinate.PositionEncoding):
         def embed(self, x, positions=None):
@@ -207,7 +207,7 @@ def test_an_encoding_without_steps_of_its_own_is_shown_by_its_hooks():
             places = ordinate.positions.resolve(q, k, q_positions, k_positions)
             return ordinate.LinearBias(torch.ones(q.shape[1]), places)
 
-    steps = _by_hooks(Everything(), Example(length=3, heads=1))
+    steps = _by_hooks(Everything(), Setting.of_steps(length=3, heads=1))
     assert steps[0].rows[2] == (2, *[1.0] * 8)
     assert all(after == 2 * before for _, before, after in steps[1].rows)
     assert steps[2].rows == ((1, 2, -2.0), (2, 1, -1.0), (3, 0, 0.0))
@@ -247,3 +247,27 @@ def test_the_query_of_alibi_falls_by_its_slope():
         (1, 1, -0.5, -0.25, -0.125, -0.0625),
         (2, 0, 0, 0, 0, 0),
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "encoding"),
+    [
+        ("alibi", ordinate.ALiBi(8)),
+        ("rope", ordinate.RoPE(8)),
+        ("sinusoidal", ordinate.Sinusoidal(8)),
+        ("none", ordinate.NoPE()),
+        ("rope+alibi", ordinate.Combined(ordinate.RoPE(8), ordinate.ALiBi(8))),
+    ],
+)
+def test_an_encoding_is_shown_as_its_spec_is(spec, encoding):
+    named, given = ordinate.show(spec), ordinate.show(encoding)
+    assert given.steps == named.steps
+    assert (given.description, given.formula) == (named.description, named.formula)
+
+
+def test_the_sizes_of_an_encoding_count_and_not_those_of_the_example():
+    walk = ordinate.show(ordinate.Combined(ordinate.Sinusoidal(6), ordinate.RoPE(4), ordinate.ALiBi(3)))
+    assert walk.name == "Sinusoidal + RoPE + ALiBi"
+    rows = {one.title: len(one.rows) for one in walk.steps}
+    assert rows["the slope of each head"] == 3
+    assert rows["cut the query into pairs"] == 2

@@ -19,6 +19,7 @@ import ordinate
 from ordinate import plots
 from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
+from ordinate.setting import Setting
 from ordinate.web import answers, texts
 from ordinate.web.controls import OWN, all_controls, controls_of, defaults_of, names, spec_of
 from ordinate.web.records_zip import unpack
@@ -138,9 +139,9 @@ def test_the_permutation_experiment_is_the_librarys():
     from ordinate.plots.attention import shuffle
 
     answer = answers.experiment("en", "rope", "", "a cat sees a dog", 3)
-    view = plots.View(dim=64, heads=4)
+    view = Setting.of_picture(dim=64, heads=4)
     rope = view.encoding("rope")
-    placed = shuffle(rope, ["a", "cat", "sees", "a", "dog"], view.setting(rope), seed=3)
+    placed = shuffle(rope, ["a", "cat", "sees", "a", "dog"], view.around(rope), seed=3)
     assert answer.picture is not None
     torch.testing.assert_close(answer.picture.panels[3].matrix, placed.before)
     torch.testing.assert_close(answer.picture.panels[4].matrix, placed.after)

@@ -14,6 +14,7 @@ import ordinate
 from ordinate import plots
 from ordinate.hf.config.api import from_config
 from ordinate.hf.doctor import diagnose
+from ordinate.setting import Setting
 from ordinate.web import answers
 from ordinate.web.controls import all_controls, defaults_of
 from ordinate.web.serve import MAX_SESSIONS
@@ -100,7 +101,7 @@ def test_choosing_another_encoding_brings_its_options_and_views(server):
         name for name, option in zip(all_controls(), options, strict=True) if option.get("visible")
     ] == ["max_distance"]
     assert options[list(all_controls()).index("max_distance")]["value"] == 16
-    assert [kind for _, kind in view["choices"]] == plots.kinds_of(plots.View().encoding("shaw"))
+    assert [kind for _, kind in view["choices"]] == plots.kinds_of(Setting.of_picture().encoding("shaw"))
     drawn = figure(answer[2 + len(all_controls())])
     expected = plots.picture("shaw", "bias", **answers.DEFAULTS)
     assert [numbers(row) for row in drawn["data"][0]["z"]] == expected.panels[0].matrix.tolist()

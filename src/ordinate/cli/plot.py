@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from rich.table import Table
 from ..extras import how_to_install
 from ..plots.api import check_path, picture, save_picture
 from ..plots.kinds import KINDS
-from ..plots.view import View
+from ..setting import PICTURE_OPTIONS, Setting
 from .errors import Misuse, about_file, in_options
 
 _HELP = "ordinate plot --help"
@@ -37,7 +36,7 @@ _EPILOG = """Examples:
 _OPTIONS = {
     "head_dim": "--dim",
     "d_model": "--dim",
-    **{field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(View)},
+    **{name: f"--{name.replace('_', '-')}" for name in PICTURE_OPTIONS},
 }
 
 
@@ -65,7 +64,9 @@ def plot_command(
     factor: float | None = typer.Option(
         None, help="How far the scalings of --kind scalings stretch. Default: as NAME's own, else 8."
     ),
-    text: str | None = typer.Option(None, help=f"The words of --kind attention. Default: {View.text}."),
+    text: str | None = typer.Option(
+        None, help=f"The words of --kind attention. Default: {Setting.text}."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the numbers of the picture as JSON."),
     listed: bool = typer.Option(False, "--list", help="List the kinds of pictures, and exit."),
 ) -> None:

@@ -15,4 +15,3 @@ from .kinds import KINDS as KINDS
 from .kinds import default_kind as default_kind
 from .kinds import kinds_of as kinds_of
 from .pictures import Picture as Picture
-from .view import View as View

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from ..checks import check_choice, nearest
+from ..checks import check_choice, nearest, refused, short
 from ..encoding import PositionEncoding
 from ..extras import how_to_install
+from ..parts import name_of
+from ..setting import PICTURE_OPTIONS, Setting
+from ..text import Text
 from .draw_matplotlib import to_matplotlib
 from .draw_plotly import to_plotly
 from .kinds import KINDS, default_kind, kinds_of
 from .pictures import Picture
-from .view import View
 
 Backend = Literal["matplotlib", "plotly"]
 _SUFFIXES = (".png", ".svg", ".html")
@@ -28,29 +29,32 @@ def picture(encoding: str | PositionEncoding, kind: str | None = None, **options
     Args:
         encoding: A spec as in `ordinate.create`, or an encoding.
         kind: One of `kinds_of` the encoding; default the one that says most about it.
-        options: Sizes and choices, the fields of `View`: ``positions``, ``dim``, ``heads``, ``distance``, …
+        options: ``positions``, ``dim``, ``heads``, ``distance``, ``train_length``, ``channels``, ``pairs``, ``at``,
+            ``factor`` and ``text``, as `ordinate.setting.Setting` describes them.
 
     Example:
         >>> drawn = picture("alibi", "slopes", heads=2)
         >>> drawn.panels[0].values.tolist()
         [0.0625, 0.00390625]
     """
-    known = [field.name for field in dataclasses.fields(View)]
     for name in options:
-        if name not in known:
-            raise ValueError(f"unknown option {name!r} of a picture{nearest(name, known)}")
-    view = View(**options)
+        if name not in PICTURE_OPTIONS:
+            rule, hint = "unknown option {name!r} of a picture{hint}", nearest(name, PICTURE_OPTIONS)
+            raise refused("", rule, name=name, hint=hint)
+    setting = Setting.of_picture(**options)
     if isinstance(encoding, PositionEncoding):
-        made, subject = encoding, type(encoding).__name__
+        made, subject = encoding, name_of(encoding)
     else:
-        made, subject = view.encoding(encoding), encoding
+        made, subject = setting.encoding(encoding), encoding
     chosen = default_kind(made) if kind is None else kind
     if chosen not in KINDS:
-        raise ValueError(f"unknown kind {chosen!r} of picture{nearest(str(chosen), KINDS)}")
+        rule, hint = "unknown kind {kind} of picture{hint}", nearest(str(chosen), KINDS)
+        raise refused("", rule, kind=short(chosen), hint=hint)
     has = kinds_of(made)
     if chosen not in has:
-        raise ValueError(f"kind must be one that {subject} has, {', '.join(has)}, got {chosen!r}")
-    return KINDS[chosen].draw(made, view, subject)
+        rule = "must be one that {encoding} has, {kinds}"
+        raise refused("kind", rule, repr(chosen), encoding=subject, kinds=", ".join(has))
+    return KINDS[chosen].draw(made, setting.around(made), subject)
 
 
 def plot(
@@ -74,7 +78,13 @@ def plot(
 def figure_of(picture: Picture, backend: Backend = "matplotlib") -> Any:
     """A picture as a figure of a backend."""
     if find_spec(backend) is None:
-        raise ModuleNotFoundError(f"backend {backend!r} must be installed: {how_to_install('plot')}")
+        rule = "must be installed: {command}"
+        raise refused(
+            Text("backend {name!r}", name=backend),
+            rule,
+            error=ModuleNotFoundError,
+            command=how_to_install("plot"),
+        )
     return to_matplotlib(picture) if backend == "matplotlib" else to_plotly(picture)
 
 
@@ -89,7 +99,7 @@ def save(
 def check_path(path: str | os.PathLike) -> None:
     """A file a picture can be written to: its suffix says how."""
     if Path(path).suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"path must end in {', '.join(_SUFFIXES)}, got {str(path)!r}")
+        raise refused("path", "must end in {suffixes}", repr(str(path)), suffixes=", ".join(_SUFFIXES))
 
 
 def save_picture(picture: Picture, path: str | os.PathLike) -> Path:
@@ -120,6 +130,5 @@ def _save_with_matplotlib(figure: Any, target: Path) -> None:
         try:
             figure.savefig(target, dpi=120, **settings)
         except UserWarning as missing:
-            raise ValueError(
-                f"text must have letters that a font here can draw, or go to a file .html, got {missing}"
-            ) from None
+            rule = "must have letters that a font here can draw, or go to a file .html"
+            raise refused("text", rule, missing) from None

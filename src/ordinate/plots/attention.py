@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from ..attending.api import attention
-from ..checks import check_at_most
+from ..checks import check_at_most, refused
 from ..encoding import NoPE, PositionEncoding
+from ..setting import Setting
 from ..text import Text
 from ..verification.observe import causal_only
-from ..verification.setting import Setting
 from .biases import largest
 from .pictures import Axis, Heatmap, Picture
-from .view import View
 
 MAX_WORDS = 16
 MAX_WIDTH = 2048  # channels of all heads; the layer holds three times its square
@@ -65,9 +64,9 @@ def shuffle(
     return Shuffle(tuple(words), tuple(order.tolist()), weights, put_back, change)
 
 
-def experiment(encoding: PositionEncoding, view: View, subject: str, seed: int = 0) -> Picture:
+def experiment(encoding: PositionEncoding, setting: Setting, subject: str, seed: int = 0) -> Picture:
     """Attention before and after a shuffle, without positions and with the encoding, under one and the same mask."""
-    words, setting = split(view.text), view.setting(encoding)
+    words = split(setting.text)
     placed = both_ways(encoding)
     causal = causal_only(placed, setting)
     means = "symmetric, for attention without a mask" if placed is not encoding else ""
@@ -121,7 +120,7 @@ def split(text: str) -> list[str]:
     if len(words) == 1:
         words = list(words[0])
     if not 2 <= len(words) <= MAX_WORDS:
-        raise ValueError(f"text must have 2 to {MAX_WORDS} words, got {len(words)}")
+        raise refused("text", "must have 2 to {most} words", len(words), most=MAX_WORDS)
     return [word[:24] for word in words]
 
 

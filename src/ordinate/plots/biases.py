@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from ..encoding import PositionEncoding
 from ..entries import entry_of
+from ..parts import part_with
+from ..setting import Setting
 from ..text import Text, joined
 from ..verification.observe import bias_by_distance, causal_only
 from ..walkthrough.biases import dense_bias
-from ..walkthrough.setting import Example
 from .pictures import Axis, Bars, Heatmap, Lines, Picture, Series
-from .view import View, part_with
 
 _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
@@ -21,7 +23,7 @@ _MATRIX = 64  # tokens a matrix shows at most: more could not be told apart
 _ANNOTATED = 24  # tokens up to which a number fits into its cell
 
 
-def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def slopes(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """How steeply each head falls."""
     values = part_with(encoding, "slopes").slopes_on(torch.device("cpu"), torch.float64).detach()
     names = tuple(str(head) for head in range(len(values)))
@@ -29,9 +31,9 @@ def slopes(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     return Picture("slopes", subject, "the slope of each head", (panel,))
 
 
-def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def buckets(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """Which row of its table each query and key look up."""
-    places = view.places(encoding, _ANNOTATED, _MATRIX)  # enough to see distances share a T5 bucket
+    places = setting.shown(_ANNOTATED, _MATRIX)  # enough to see distances share a T5 bucket
     part = part_with(encoding, "buckets")
     entry = entry_of(part)
     value = entry.table.row if entry and entry.table else "row"
@@ -48,20 +50,18 @@ def buckets(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         else "each distance has its own"
     )
     note = joined(
-        shared, Text("all from {first} on share the last", first=last), view.left_out(len(places))
+        shared, Text("all from {first} on share the last", first=last), setting.left_out(len(places))
     )
     return Picture(
         "buckets", subject, Text("the {row} of each query and key", row=Text(value)), (panel,), note
     )
 
 
-def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def matrices(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """What each head adds to the scores of a short sequence, all in one scale."""
-    length = len(view.places(encoding, 32, _MATRIX))
-    setting = view.setting(encoding)
-    example = Example(dim=setting.head_dim, heads=setting.num_heads, length=length)
-    dense = dense_bias(encoding, example)
-    if _past_only(encoding, view):
+    length = len(setting.shown(32, _MATRIX))
+    dense = dense_bias(encoding, dataclasses.replace(setting, positions=length))
+    if causal_only(encoding, setting):
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         dense = dense.masked_fill(future, float("nan"))
     shown = spread(len(dense), 8)
@@ -81,17 +81,16 @@ def matrices(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         joined(
             _trained(encoding) or "one scale of colours for all heads",
             heads_left_out(len(shown), len(dense)),
-            view.left_out(length),
+            setting.left_out(length),
         ),
         min(4, len(panels)),
     )
 
 
-def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def by_distance(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """What each head adds, by distance."""
-    setting = view.setting(encoding)
-    first = 0 if _past_only(encoding, view) else -view.distance
-    distances = torch.arange(first, view.distance + 1)
+    first = 0 if causal_only(encoding, setting) else -setting.distance
+    distances = torch.arange(first, setting.distance + 1)
     rows = bias_by_distance(encoding, setting, distances).detach()
     series = tuple(
         Series(Text("head {head}", head=head), distances, rows[head])
@@ -100,11 +99,6 @@ def by_distance(encoding: PositionEncoding, view: View, subject: str) -> Picture
     panel = Lines(_DISTANCE, _BIAS, series, ordered=True)
     note = joined(_trained(encoding), heads_left_out(len(series), len(rows)))
     return Picture("distance", subject, "what each head adds, by distance", (panel,), note)
-
-
-def _past_only(encoding: PositionEncoding, view: View) -> bool:
-    """Whether the future is masked where this bias is used."""
-    return causal_only(encoding, view.setting(encoding))
 
 
 def spread(count: int, most: int) -> list[int]:

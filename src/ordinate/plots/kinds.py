@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from ..encoding import Combined, PositionEncoding
 from ..entries import entry_of
-from ..verification.observe import hooks_of
+from ..parts import hooks_of, part_with
+from ..setting import Setting
 from ..verification.spectrum import declared_frequencies
 from . import attention, biases, codes, rotations, scores
 from .pictures import Picture
-from .view import View, part_with
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Kind:
 
     name: str
     about: str
-    draw: Callable[[PositionEncoding, View, str], Picture]
+    draw: Callable[[PositionEncoding, Setting, str], Picture]
     applies: Callable[[PositionEncoding], bool]
     picks: str | None = (
         None  # the one of ``channels``, ``pairs``, ``at``, ``factor``, ``text`` it looks at

@@ -10,27 +10,28 @@ from torch import Tensor
 
 from .. import scaling
 from ..encoding import PositionEncoding
+from ..parts import part_with
+from ..setting import Setting
 from ..text import Text
 from ..verification.spectrum import declared_frequencies
 from ..walkthrough.rotary import pairs_of_channels
 from .pictures import Axis, Lines, Mark, Picture, Plane, Series
-from .view import View, part_with
 
 _POSITION = Axis("position")
 _PAIR = Axis("pair")
 _WAVELENGTH = Axis("wavelength (positions)", log=True)
 
 
-def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def plane(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """Where a query of ones on its first channel of each pair comes to stand, position by position."""
     rope = part_with(encoding, "rotation")
-    places = view.places(encoding, 24, most=256)
+    places = setting.shown(24, most=256)
     x = torch.zeros(1, 1, len(places), rope.head_dim, dtype=torch.float64)
     channels = pairs_of_channels(rope)
     for first, _ in channels:
         x[..., first] = 1
-    turned = rope.at(places, lengths=_length(rope, view)).apply(x)[0, 0]
-    picked = view.picked("pairs", len(channels), last=len(channels) // 4)
+    turned = rope.at(places, lengths=setting.length_for(rope)).apply(x)[0, 0]
+    picked = setting.picked("pairs", len(channels), last=len(channels) // 4)
     tracks = torch.stack([turned[:, channels[pair]] for pair in picked])
     names = tuple(Text("pair {pair}", pair=pair) for pair in picked)
     axes = (Axis("first channel of the pair"), Axis("second channel"))
@@ -40,15 +41,15 @@ def plane(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         subject,
         title,
         (Plane(names, tracks, *axes, "position"),),
-        view.left_out(len(places)),
+        setting.left_out(len(places)),
     )
 
 
-def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def waves(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """The cosine of the angle of a few pairs."""
     rope = part_with(encoding, "waves")
-    places = view.places(encoding, 256)
-    rotation = rope.at(places, lengths=_length(rope, view))
+    places = setting.shown(256)
+    rotation = rope.at(places, lengths=setting.length_for(rope))
     cos, _ = rotation.cos_sin(torch.float64)
     turn = _wavelength(rotation.angles[0, -1] / places[-1])
     # One scale for all panels, a little wider than the curves; a scaling's factor may exceed 1.
@@ -64,17 +65,17 @@ def waves(encoding: PositionEncoding, view: View, subject: str) -> Picture:
                 positions=f"{float(turn[pair]):.4g}",
             ),
         )
-        for pair in view.picked("pairs", cos.shape[-1])
+        for pair in setting.picked("pairs", cos.shape[-1])
     )
     return Picture("waves", subject, "cosines along the positions", panels)
 
 
-def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def wavelengths(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """How many positions each pair takes for a turn, beside the training length."""
     rope: Any = next(
         (part for part in encoding.modules() if getattr(part, "scaling", None) is not None), None
     )
-    stated = declared_frequencies(encoding, _length(encoding, view))
+    stated = declared_frequencies(encoding, setting.length_for(encoding))
     assert stated is not None
     pairs = torch.arange(len(stated))
     series = [Series("wavelength", pairs, _wavelength(stated), points=True)]
@@ -83,9 +84,9 @@ def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture
         series = [Series("before scaling", pairs, plain, points=True, quiet=True),
                   Series("after scaling", pairs, series[0].y, points=True)]  # fmt: skip
     mark = Mark(
-        "y", float(view.train_length), Text("training length {length}", length=view.train_length)
+        "y", float(setting.train_length), Text("training length {length}", length=setting.train_length)
     )
-    inside = int((_wavelength(stated) <= view.train_length).sum())
+    inside = int((_wavelength(stated) <= setting.train_length).sum())
     note = Text(
         "{inside} of {pairs} pairs make a whole turn within the training length",
         inside=inside,
@@ -95,10 +96,10 @@ def wavelengths(encoding: PositionEncoding, view: View, subject: str) -> Picture
     return Picture("wavelengths", subject, "the wavelength of each pair", (panel,), note)
 
 
-def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def scalings(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """The frequency bands of one rotation under each scaling, side by side."""
     rope = part_with(encoding, "scalings")
-    length, factor = view.train_length, _factor(rope, view)
+    length, factor = setting.train_length, _factor(rope, setting)
     compared: dict[str, scaling.Scaling | None] = {
         "original": None,
         "linear": scaling.Linear(factor),
@@ -120,10 +121,10 @@ def scalings(encoding: PositionEncoding, view: View, subject: str) -> Picture:
     return Picture("scalings", subject, title, tuple(panels), note, columns=len(panels))
 
 
-def _factor(rope: Any, view: View) -> float:
+def _factor(rope: Any, setting: Setting) -> float:
     """What was asked for; else a scaling that the encoding has is compared with others that stretch as far."""
     own = getattr(rope.scaling, "factor", None) or 1
-    return view.factor or (own if own > 1 else 8.0)
+    return setting.factor or (own if own > 1 else 8.0)
 
 
 def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float) -> Lines:
@@ -147,7 +148,3 @@ def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float)
 
 def _wavelength(inv_freq: Tensor) -> Tensor:
     return 2 * math.pi / inv_freq
-
-
-def _length(encoding: PositionEncoding, view: View) -> int | None:
-    return 2 * view.train_length if encoding.length_dependent else None

@@ -10,19 +10,19 @@ from ..bias.add import parts_of
 from ..bias.types import RowBias
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
+from ..parts import hooks_of
+from ..setting import Setting
 from ..text import Text, joined
-from ..verification.observe import bias_of, hooks_of, logits
-from ..verification.setting import Setting
+from ..verification.observe import bias_of, logits
 from .biases import heads_left_out, spread
 from .pictures import Axis, Lines, Mark, Picture, Series
-from .view import View
 
 _LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of which must fit
 
 
-def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
+def scores(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """The score of a token with its like at each distance, on each head where heads differ."""
-    curves = scores_by_distance(encoding, view)
+    curves = scores_by_distance(encoding, setting)
     distances = torch.arange(curves.shape[1])
     names = (
         ["score"]
@@ -35,21 +35,22 @@ def scores(encoding: PositionEncoding, view: View, subject: str) -> Picture:
         x, Axis("score (logits)"), series, marks=(Mark("y", 0.0, ""),), ordered=len(curves) > 1
     )
     tokens = "a random token with its like, averaged over signs"
-    if _reads_the_query(encoding, view.setting(encoding)):
+    if _reads_the_query(encoding, setting):
         tokens = "one random token with its like: the term depends on the token"
     note = joined(tokens, heads_left_out(len(series), len(curves)))
     return Picture("scores", subject, "score against distance", (panel,), note)
 
 
-def scores_by_distance(encoding: PositionEncoding, view: View) -> Float64[Tensor, "curves distances"]:
+def scores_by_distance(
+    encoding: PositionEncoding, setting: Setting
+) -> Float64[Tensor, "curves distances"]:
     """One curve a head where the encoding biases scores, else their mean.
 
     The tokens are random signs and their opposites, whose mean is the score of random vectors with
     themselves, without sampling noise: what `ordinate.verify` follows for its property of decay. A bias that
     depends on the token would cancel in it: there, one token is followed.
     """
-    setting = view.setting(encoding)
-    count = setting.within(view.distance + 1)
+    count = setting.within(setting.distance + 1)
     check_at_most("dim times heads times distance of the scores", setting.d_model * count, _LARGEST)
     signs = setting.signs(setting.d_model)
     tokens = signs[None] if _reads_the_query(encoding, setting) else torch.stack((signs, -signs))

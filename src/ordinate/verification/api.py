@@ -8,19 +8,21 @@ from collections.abc import Iterable
 
 import torch
 
-from ..checks import nearest, short
-from ..encoding import Combined, PositionEncoding
+from ..checks import check_instance, nearest, one_of, refused, short
+from ..encoding import PositionEncoding
 from ..memory import is_out_of_memory
+from ..parts import name_of
+from ..setting import Setting
+from ..text import Text
 from . import process
 from .observe import cast
 from .properties import PROPERTIES, Property, claims_of
 from .report import NotApplicable, Status, VerifyReport, VerifyResult
-from .setting import Setting
 from .sizes import found as found_sizes
 
 
 def verify(
-    encoding: PositionEncoding,
+    encoding: str | PositionEncoding,
     *,
     properties: str | Iterable[str] | None = None,
     name: str | None = None,
@@ -40,8 +42,9 @@ def verify(
     nothing about order yet.
 
     Args:
+        encoding: An encoding, or a spec as in `ordinate.create`; a bare name stands for the example of its entry.
         properties: Names of properties, or unambiguous beginnings; default all.
-        name: What the report calls the encoding. Default: its class.
+        name: What the report calls the encoding. Default: the spec, or its class.
         d_model, num_heads, head_dim: The model around it. Default: what the encoding says of itself, or
             else sizes at which it answers.
         train_length: The length it is taken to be trained at. Default: the encoding's own
@@ -57,16 +60,23 @@ def verify(
         >>> print(report["slopes"].figure)
         8 straight lines, 0.00391 to 0.5 per position
     """
-    if not isinstance(encoding, PositionEncoding):
-        raise TypeError(f"encoding must be a PositionEncoding, got {type(encoding).__name__}")
+    if isinstance(encoding, str):
+        around = Setting.infer(
+            PositionEncoding(),
+            d_model=d_model,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            train_length=train_length,
+        )
+        name, encoding = name or encoding, around.encoding(encoding)
+    check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding or a spec")
     chosen = select(properties)
     claims = claims_of(encoding)
     for claim in sorted(claims):
         if claim not in PROPERTIES:
-            raise ValueError(
-                f"claims of {type(encoding).__name__} must be properties, got {claim!r}"
-                f"{nearest(claim, PROPERTIES)}"
-            )
+            rule, hint = "must be properties, got {claim!r}{hint}", nearest(claim, PROPERTIES)
+            owner = Text("claims of {encoding}", encoding=type(encoding).__name__)
+            raise refused(owner, rule, claim=claim, hint=hint)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         subject = _in_float64(encoding)
@@ -77,7 +87,7 @@ def verify(
                     train_length=train_length, seed=seed,
                 )  # fmt: skip
             results = tuple(_judge(item, subject, setting, claims) for item in chosen)
-    return VerifyReport(name or _name(encoding), setting, results, answers)
+    return VerifyReport(name or name_of(encoding), setting, results, answers)
 
 
 def select(properties: str | Iterable[str] | None) -> list[Property]:
@@ -86,7 +96,7 @@ def select(properties: str | Iterable[str] | None) -> list[Property]:
         return list(PROPERTIES.values())
     names = [properties] if isinstance(properties, str) else list(properties)
     if not names:  # nothing would be measured, and nothing would fail
-        raise ValueError("properties must name at least one property, or be None for all, got none")
+        raise refused("properties", "must name at least one property, or be None for all, got none")
     chosen = []
     for name in names:
         wanted = name.strip().lower().replace("-", " ").replace("_", " ").replace("≡", "equals")
@@ -95,19 +105,25 @@ def select(properties: str | Iterable[str] | None) -> list[Property]:
             item for item in PROPERTIES.values() if wanted and item.name.startswith(wanted)
         ]
         if len(found) != 1:
-            why = f"; it could be {' or '.join(repr(item.name) for item in found)}" if found else ""
-            raise ValueError(f"unknown property {name!r}{why or _suggest(wanted)}")
+            several = (
+                Text("; it could be {names}", names=one_of([item.name for item in found]))
+                if found
+                else ""
+            )
+            raise refused(
+                "", "unknown property {name!r}{hint}", name=name, hint=several or _suggest(wanted)
+            )
         chosen.append(found[0])
     return [item for item in PROPERTIES.values() if item in chosen]
 
 
-def _suggest(wanted: str) -> str:
+def _suggest(wanted: str) -> Text:
     """What was likely meant, whether a whole name or the first word of one was misspelt."""
     first_words = {name.split()[0]: name for name in PROPERTIES}
     close = difflib.get_close_matches(wanted, first_words, n=2)
     if " " in wanted or not close:
         return nearest(wanted, PROPERTIES)
-    return "; did you mean " + " or ".join(repr(first_words[word]) for word in close) + "?"
+    return Text("; did you mean {names}?", names=one_of([first_words[word] for word in close]))
 
 
 def _judge(
@@ -122,9 +138,8 @@ def _judge(
         return VerifyResult(item.name, status, None, None, "", str(reason))
     except Exception as error:
         if is_out_of_memory(error):  # says something of the machine and nothing of the encoding
-            raise MemoryError(
-                f"{item.name} must be measured in the memory there is, got {setting}, which needs more"
-            ) from None
+            rule = "must be measured in the memory there is, got {setting}, which needs more"
+            raise refused(item.name, rule, error=MemoryError, setting=setting) from None
         text = " ".join(str(error).split()) or "no message"
         said = f"{type(error).__name__}: {text[:300]}"
         return VerifyResult(item.name, Status.FAILS, None, None, "", said)
@@ -141,19 +156,12 @@ def _in_float64(encoding: PositionEncoding) -> PositionEncoding:
     try:
         subject = copy.deepcopy(encoding)
     except Exception as error:
-        raise TypeError(
-            f"encoding must be one that copy.deepcopy can copy, for copies are measured, "
-            f"got {type(encoding).__name__} ({short(str(error))})"
-        ) from error
+        rule = "must be one that copy.deepcopy can copy, for copies are measured"
+        got = f"{type(encoding).__name__} ({short(str(error))})"
+        raise refused("encoding", rule, got, error=TypeError) from error
     cast(subject.cpu(), torch.float64).eval()
     with torch.no_grad():
         for parameter in subject.parameters():
             if not bool(parameter.any()):
                 parameter.normal_(std=0.02)
     return subject
-
-
-def _name(encoding: PositionEncoding) -> str:
-    if isinstance(encoding, Combined):
-        return " + ".join(_name(part) for part in encoding.encodings) or "Combined()"
-    return "NoPE" if type(encoding) is PositionEncoding else type(encoding).__name__

@@ -17,9 +17,10 @@ from torch import Tensor
 from ..attending.api import attention
 from ..bias.types import Bias, parts_of
 from ..encoding import PositionEncoding
-from .observe import HOOKS, bias_by_pairs, bias_of, dense_bias, hooks_of
+from ..parts import HOOKS, hooks_of
+from ..setting import Setting
+from .observe import bias_by_pairs, bias_of, dense_bias
 from .report import BrokenAnswer
-from .setting import Setting
 
 #: The largest difference between answers that count as one, relative above 1. It leaves room for encodings
 #: that compute in float32; a position off by one changes answers by far more.

@@ -15,21 +15,11 @@ from torch import Tensor
 
 from ..bias.types import Bias, SumBias, parts_of
 from ..encoding import PositionEncoding
+from ..parts import HOOKS, axes_of, hooks_of
+from ..setting import COUNT, MANY, Setting
 from .calls import ONE_ANSWER, Call, centred, difference
-from .observe import (
-    HOOKS,
-    axes_of,
-    bias_of,
-    cast,
-    causal_only,
-    dense_bias,
-    fixed_length,
-    hooks_of,
-    key_heads,
-    need_any,
-)
+from .observe import bias_of, cast, causal_only, dense_bias, key_heads, need_any
 from .report import Measurement, NotApplicable
-from .setting import COUNT, MANY, Setting
 
 _DIFFER = "answers differ by {}"
 _ODD = 3001  # a length of no other call
@@ -110,7 +100,7 @@ def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """
     need_any(encoding)
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
-    lengths = fixed_length(encoding, setting)
+    lengths = setting.length_for(encoding)
     run = torch.arange(setting.within(24))[None]
     run = run.expand(axes, 1, -1) if axes > 1 else run
     few, many = (
@@ -152,7 +142,7 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
     need_any(encoding)
     causal, longest = causal_only(encoding, setting), setting.within(COUNT)
     run, heads = torch.arange(longest)[None], key_heads(encoding, setting)
-    tokens = Call.repeating(setting, run, run, kv_heads=heads, lengths=fixed_length(encoding, setting))
+    tokens = Call.repeating(setting, run, run, kv_heads=heads, lengths=setting.length_for(encoding))
     expected = _Row.of(copy.deepcopy(encoding), tokens, longest, longest, given=True)
     odd = setting.within(_ODD)
     with contextlib.suppress(Exception):  # said elsewhere
@@ -263,7 +253,7 @@ def grouped_queries(encoding: PositionEncoding, setting: Setting) -> Measurement
         raise NotApplicable("there is one head")
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
     at_q, at_k = (setting.scattered(2, n, axes, stream) for n, stream in ((5, 6), (7, 7)))
-    lengths = fixed_length(encoding, setting)
+    lengths = setting.length_for(encoding)
     for kv_heads in fewer:
         shared = Call.at(setting, at_q, at_k, kv_heads=kv_heads, lengths=lengths)
         k, v = (_repeated(tensor, heads) for tensor in (shared.k, shared.v))

@@ -9,21 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..encoding import PositionEncoding
+from ..parts import axes_of, hooks_of
+from ..setting import Setting
 from .calls import ONE_ANSWER, Call
-from .observe import (
-    axes_of,
-    bias_by_distance,
-    codes,
-    fixed_length,
-    hooks_of,
-    key_heads,
-    logits,
-    need,
-    turned,
-)
+from .observe import bias_by_distance, codes, key_heads, logits, need, turned
 from .order import ROUNDING
 from .report import Measurement
-from .setting import Setting
 
 _FAR = 2**20
 _FURTHEST_SHIFT = 1_000_003
@@ -90,7 +81,7 @@ def _change_along_a_row(encoding: PositionEncoding, setting: Setting) -> float:
         queries[:1],
         keys[:1],
         kv_heads=key_heads(encoding, setting),
-        lengths=fixed_length(encoding, setting),
+        lengths=setting.length_for(encoding),
     )
     tokens = {name: getattr(one, name) for name in ("x", "q", "k", "v")}
     repeated = {name: token.expand(len(queries), *token.shape[1:]) for name, token in tokens.items()}

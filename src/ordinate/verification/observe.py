@@ -16,37 +16,10 @@ from torch import Tensor
 from ..attending.call import scaled_dense
 from ..bias.add import parts_of
 from ..bias.types import Bias
-from ..encoding import Along, Combined, PositionEncoding
+from ..encoding import PositionEncoding
+from ..parts import hooks_of
+from ..setting import Setting
 from .report import BrokenAnswer, NotApplicable
-from .setting import Setting
-
-HOOKS = ("embed", "rotate", "bias")
-
-
-def hooks_of(encoding: PositionEncoding) -> frozenset[str]:
-    """The hooks an encoding overrides; of a combination and of what reads one axis, those of the parts."""
-    if isinstance(encoding, Combined):
-        return frozenset().union(*(hooks_of(part) for part in encoding.encodings))
-    if isinstance(encoding, Along):
-        return hooks_of(encoding.encoding)
-    return frozenset(
-        hook
-        for hook in HOOKS
-        # Asked of the instance: a hook may have been set on it alone.
-        if getattr(getattr(encoding, hook), "__func__", None) is not getattr(PositionEncoding, hook)
-    )
-
-
-def acting_parts(encoding: PositionEncoding) -> list[PositionEncoding]:
-    """The encoding itself, or the parts of a combination that have a hook, those of combinations in it too."""
-    if isinstance(encoding, Combined):
-        return [part for inner in encoding.encodings for part in acting_parts(inner)]
-    return [encoding] if hooks_of(encoding) else []
-
-
-def axes_of(encoding: PositionEncoding) -> int:
-    """How many coordinates of a position all of its parts take."""
-    return min((part.axes for part in acting_parts(encoding)), default=1)
 
 
 def cast(encoding: PositionEncoding, dtype: torch.dtype) -> PositionEncoding:
@@ -89,7 +62,7 @@ def key_heads(encoding: PositionEncoding, setting: Setting, count: int = 1) -> i
     )
     here = torch.zeros(1, 1, dtype=torch.int64)
     try:
-        lengths = fixed_length(encoding, setting)
+        lengths = setting.length_for(encoding)
         some, x = copy.deepcopy(encoding), setting.signs(1, 1, setting.d_model)
         _, turned = some.rotate(q, k.clone(), here, here, lengths=lengths)
         some.bias(q, k, here, here, x=x)
@@ -122,11 +95,6 @@ def need_any(encoding: PositionEncoding) -> None:
         raise NotApplicable("it does nothing")
 
 
-def fixed_length(encoding: PositionEncoding, setting: Setting) -> int | None:
-    """The length all calls agree on, for encodings that ask: one past the training length."""
-    return 2 * setting.train_length if encoding.length_dependent else None
-
-
 def codes(
     encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"]
 ) -> Float[Tensor, "seq d_model"]:
@@ -157,7 +125,7 @@ def turned(
     q, k, at_q, at_k = one, many, positions[:1], positions
     if not keys:
         q, k, at_q, at_k = many, one, positions, positions[:1]
-    rotated = encoding.rotate(q, k, at_q, at_k, lengths=fixed_length(encoding, setting))
+    rotated = encoding.rotate(q, k, at_q, at_k, lengths=setting.length_for(encoding))
     return rotated[keys][0].transpose(0, 1).flatten(1)
 
 
@@ -195,7 +163,7 @@ def logits(
     k = _heads(hidden, setting)
     q = k[:, :, -q_positions.shape[-1] :].clone()
     bias = bias_of(encoding, q, k, q_positions, k_positions, x=hidden)
-    length = fixed_length(encoding, setting)
+    length = setting.length_for(encoding)
     q, k = encoding.rotate(q, k, q_positions, k_positions, lengths=length)
     scores = q @ k.transpose(-1, -2) * _scale(encoding, setting)
     return scores if bias is None else scores + dense_bias(bias, encoding, setting, scores.dtype)

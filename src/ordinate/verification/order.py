@@ -11,22 +11,13 @@ from torch import Tensor
 
 from ..attending.layer import MultiHeadAttention
 from ..encoding import PositionEncoding
+from ..parts import acting_parts, axes_of, hooks_of
 from ..positions import grid
+from ..setting import Setting
 from . import process
 from .calls import Call
-from .observe import (
-    acting_parts,
-    axes_of,
-    cast,
-    causal_only,
-    fixed_length,
-    hooks_of,
-    key_heads,
-    need_any,
-    signature,
-)
+from .observe import cast, causal_only, key_heads, need_any, signature
 from .report import Measurement, NotApplicable
-from .setting import Setting
 
 #: Equal in float64: the relative error a few thousand operations may leave, and no more.
 ROUNDING = 2.0**-40
@@ -116,7 +107,7 @@ def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
             break
         fixed = torch.tensor([2, 3]).expand(axes, 1, 2)  # two keys, for of one the softmax sees no bias
         for side, places in (("queries", (moving, fixed)), ("keys", (fixed[..., :1], moving))):
-            call = Call.alike(setting, *places, lengths=fixed_length(encoding, setting))
+            call = Call.alike(setting, *places, lengths=setting.length_for(encoding))
             seen = []
             for part in parts:
                 answers = call.answers(copy.deepcopy(part), setting)
@@ -175,7 +166,7 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
     some = torch.arange(setting.count)
     near = some[(some < 128) | (some >= setting.count - 128)][None]
     far = torch.arange(setting.within(2 * setting.train_length))[None, -near.shape[1] :]
-    heads, lengths = key_heads(encoding, setting), fixed_length(encoding, setting)
+    heads, lengths = key_heads(encoding, setting), setting.length_for(encoding)
     call = Call.at(setting, near, near, lengths=lengths)
     elsewhere = replace(call, q_positions=far, k_positions=far)
     before = [
@@ -244,7 +235,7 @@ def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measuremen
     near, changed = torch.arange(setting.within(300))[None], 0
     notes: list[str] = []
     rows = (setting.scattered(2, n, axes_of(encoding), n) for n in (5, 7))
-    lengths = fixed_length(encoding, setting)
+    lengths = setting.length_for(encoding)
     calls = [
         Call.repeating(setting, near, near.clone(), lengths=lengths),
         Call.at(setting, *rows, lengths=lengths),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..encoding import Combined, PositionEncoding
+from ..parts import hooks_of
+from ..setting import Setting
 from . import context, geometry, order, serving, spectrum, training
-from .observe import hooks_of
 from .report import Measurement
-from .setting import Setting
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .setting import Setting
+from ..setting import Setting
 
 #: What no measurement reaches, so that nothing is said of it.
 NOT_TRIED = (

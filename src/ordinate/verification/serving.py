@@ -13,17 +13,15 @@ from torch import Tensor
 from ..attending.layer import KVCache
 from ..attending.varlen import attention_varlen
 from ..encoding import PositionEncoding
+from ..parts import HOOKS, axes_of, hooks_of
 from ..scaling import frequencies
+from ..setting import MANY, Setting
 from .calls import ONE_ANSWER, Call
 from .observe import (
-    HOOKS,
-    axes_of,
     bias_by_distance,
     cast,
     causal_only,
     few_heads,
-    fixed_length,
-    hooks_of,
     key_heads,
     need_any,
     signature,
@@ -31,7 +29,6 @@ from .observe import (
 )
 from .order import ROUNDING, attend, make_layer, relative_difference
 from .report import Measurement
-from .setting import MANY, Setting
 from .spectrum import declared_frequencies
 
 
@@ -39,7 +36,7 @@ def decode_equals_prefill(encoding: PositionEncoding, setting: Setting) -> Measu
     """Token by token through a cache, or all at once: the same answer."""
     length = setting.within(24)
     x = setting.random(1, length, setting.d_model)
-    layer, lengths = make_layer(encoding, setting), fixed_length(encoding, setting)
+    layer, lengths = make_layer(encoding, setting), setting.length_for(encoding)
     whole = attend(layer, x, lengths=lengths)
     cache, steps = KVCache(), []
     start = length // 2
@@ -184,7 +181,7 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 def _low_calls(encoding: PositionEncoding, setting: Setting) -> list[tuple[Call, tuple[str, ...]]]:
     """Calls of two rows and the hooks to ask, the first at positions that are given, the others in order."""
-    lengths, places = fixed_length(encoding, setting), setting.octaves(2**17)
+    lengths, places = setting.length_for(encoding), setting.octaves(2**17)
     at = torch.stack((places, places.flip(-1)))
     run = torch.arange(setting.within(MANY)).expand(2, -1)
     heads = few_heads(encoding, setting)

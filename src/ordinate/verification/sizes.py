@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..encoding import PositionEncoding
+from ..parts import hooks_of
+from ..setting import Setting
 from .calls import Call
-from .observe import hooks_of
-from .setting import Setting
 
 _COMMON = (8, 4, 2, 1, 16, 12, 32, 64, 128, 6, 3, 24, 48, 96, 256, 512, 768, 1024)
 

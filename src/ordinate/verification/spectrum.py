@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from ..attending.api import attention
 from ..encoding import Combined, PositionEncoding
-from .observe import bias_by_distance, causal_only, codes, hooks_of, need, turned
+from ..parts import hooks_of
+from ..setting import COUNT, Setting
+from .observe import bias_by_distance, causal_only, codes, need, turned
 from .order import ROUNDING
 from .report import Measurement, NotApplicable, short
-from .setting import COUNT, Setting
 
 _FAR = 2**17  # distances: some biases make a table that long
 _IMPURE = 2.0**-20  # relative: what is left of a channel once its tone is taken out

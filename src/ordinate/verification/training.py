@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..encoding import PositionEncoding
+from ..parts import axes_of
+from ..setting import Setting
 from .calls import ONE_ANSWER, Call
-from .observe import axes_of, cast, causal_only, few_heads, fixed_length, need_any
+from .observe import cast, causal_only, few_heads, need_any
 from .report import Measurement
-from .setting import Setting
 
 #: How far positions reach, and how far parameters and tokens are moved: the further out, the sooner an angle
 #: or a slope leaves its straight line; and a small step is lost on encodings that compute in float32.
@@ -68,7 +69,7 @@ def _call(encoding: PositionEncoding, setting: Setting, most: int, tokens: int, 
     drawn = torch.randint(setting.within(most), (2, axes, 2, tokens), generator=generator)
     at_q, at_k = drawn if axes > 1 else drawn[:, 0]
     at_k = at_k if tokens == _TOKENS[0] else at_q  # the same tokens, as in most training
-    lengths = fixed_length(encoding, setting)
+    lengths = setting.length_for(encoding)
     return Call.at(setting, at_q, at_k, kv_heads=kv_heads, lengths=lengths)
 
 

@@ -6,9 +6,10 @@ import torch
 
 from ..encoding import Along, Combined, PositionEncoding
 from ..entries import entry_of, parse
-from ..verification.observe import hooks_of
+from ..entry import Entry
+from ..parts import entries_of, hooks_of, name_of
+from ..setting import Setting, normal
 from .biases import bias_matrices
-from .setting import Example, example_encoding
 from .walk import Step, Walk, step
 
 PLACES = {
@@ -21,7 +22,7 @@ PLACES = {
 
 
 def show(
-    spec: str,
+    encoding: str | PositionEncoding,
     *,
     position: int = 3,
     dim: int = 8,
@@ -32,12 +33,13 @@ def show(
     """The computation of an encoding step by step, every number computed by the encoding itself.
 
     Args:
-        spec: As in `create`; the bare name of a scaling stands for RoPE with it.
+        encoding: A spec as in `create`, where the bare name of a scaling stands for RoPE with it; or an encoding,
+            whose own sizes then count.
         position: The token whose computation is followed.
-        dim: Channels: of a head for what turns or scores, of an embedding for codes.
+        dim: Channels: of a head for rotations and biases, of an embedding for codes.
         heads: Number of heads, for biases.
         length: Tokens in the matrices.
-        train_length: What wavelengths are compared with, and where scalings start from.
+        train_length: The length that wavelengths are compared with, and where scalings start from.
 
     Example:
         >>> walk = show("alibi", heads=2, length=3)
@@ -45,51 +47,57 @@ def show(
         'the slope of each head'
         >>> walk.steps[0].rows[0]
         (0, 0.0625, -4.0, 16.0)
+        >>> show(ordinate.ALiBi(2)).name
+        'ALiBi'
     """
-    example = Example(position, dim, heads, length, train_length)
-    encoding = example_encoding(spec, **example.sizes)
-    return Walk(spec, *_about(spec), tuple(_steps(encoding, example)))
+    setting = Setting.of_steps(
+        position=position, dim=dim, heads=heads, length=length, train_length=train_length
+    )
+    if isinstance(encoding, PositionEncoding):
+        walk = name_of(encoding), *_about(entries_of(encoding))
+        return Walk(*walk, tuple(_steps(encoding, setting.around(encoding))))
+    made = setting.encoding(encoding)
+    return Walk(encoding, *_about([entry for entry, _ in parse(encoding)]), tuple(_steps(made, setting)))
 
 
-def _about(spec: str) -> tuple[str, str]:
+def _about(entries: list[Entry]) -> tuple[str, str]:
     """Where an encoding acts, its paper and its formula; of a combination, of each part."""
-    entries = [entry for entry, _ in parse(spec)]
     places = "; ".join(f"{PLACES[entry.hook]} ({entry.paper}, {entry.year})" for entry in entries)
     return places, "\n".join(entry.formula for entry in entries)
 
 
-def _steps(encoding: PositionEncoding, example: Example) -> list[Step]:
+def _steps(encoding: PositionEncoding, setting: Setting) -> list[Step]:
     if isinstance(encoding, Combined):
-        return [item for part in encoding.encodings for item in _steps(part, example)]
+        return [item for part in encoding.encodings for item in _steps(part, setting)]
     if isinstance(encoding, Along):
-        return _steps(encoding.encoding, example)
+        return _steps(encoding.encoding, setting)
     entry = entry_of(encoding)
     own_steps = entry.steps_function() if entry else None
-    return (own_steps or _by_hooks)(encoding, example)
+    return (own_steps or _by_hooks)(encoding, setting)
 
 
-def _by_hooks(encoding: PositionEncoding, example: Example) -> list[Step]:
+def _by_hooks(encoding: PositionEncoding, setting: Setting) -> list[Step]:
     """What can be said of any encoding: what it adds, turns and biases on a short sequence."""
     hooks, steps = hooks_of(encoding), []
     if "embed" in hooks:
-        x = torch.zeros(1, example.length, example.dim, dtype=torch.float64)
+        x = torch.zeros(1, setting.length, setting.d_model, dtype=torch.float64)
         codes = encoding.embed(x)[0].detach()
-        columns = ("position", *(str(channel) for channel in range(example.dim)))
+        columns = ("position", *(str(channel) for channel in range(setting.d_model)))
         steps.append(
             step("what is added to the embeddings", columns, [(p, *row) for p, row in enumerate(codes)])
         )
     if "rotate" in hooks:
-        q = example.vector(example.dim).expand(1, example.heads, 1, -1)
-        place = torch.tensor([example.position])
-        turned, _ = encoding.rotate(q, q.clone(), place, place, lengths=example.length_for(encoding))
-        rows = [(c, q[0, 0, 0, c], turned[0, 0, 0, c].detach()) for c in range(example.dim)]
+        q = normal(setting.head_dim).expand(1, setting.num_heads, 1, -1)
+        place = torch.tensor([setting.position])
+        turned, _ = encoding.rotate(q, q.clone(), place, place, lengths=setting.length_for(encoding))
+        rows = [(c, q[0, 0, 0, c], turned[0, 0, 0, c].detach()) for c in range(setting.head_dim)]
         steps.append(
             step(
-                f"a query before and after, at position {example.position}",
+                f"a query before and after, at position {setting.position}",
                 ("channel", "before", "after"),
                 rows,
             )
         )
     if "bias" in hooks:
-        steps += bias_matrices(encoding, example, causal=True)
+        steps += bias_matrices(encoding, setting, causal=True)
     return steps

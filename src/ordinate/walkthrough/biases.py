@@ -15,13 +15,13 @@ from ..bias.shaw import Shaw
 from ..bias.t5 import T5Bias
 from ..bias.types import Bias
 from ..encoding import PositionEncoding
-from .setting import Example
+from ..setting import Setting, normal
 from .walk import Step, step
 
 _SHOWN_HEADS = 2
 
 
-def steps_of_alibi(encoding: ALiBi, example: Example) -> list[Step]:
+def steps_of_alibi(encoding: ALiBi, setting: Setting) -> list[Step]:
     slopes = encoding.slopes_on(torch.device("cpu"), torch.float64).detach()
     return [
         step(
@@ -32,12 +32,12 @@ def steps_of_alibi(encoding: ALiBi, example: Example) -> list[Step]:
             "slopes of the power below, then every other one of the power above",
             note="the last column is in positions",
         ),
-        *bias_matrices(encoding, example, causal=not encoding.symmetric),
+        *bias_matrices(encoding, setting, causal=not encoding.symmetric),
     ]
 
 
-def steps_of_t5(encoding: T5Bias, example: Example) -> list[Step]:
-    distances = _distances(example)
+def steps_of_t5(encoding: T5Bias, setting: Setting) -> list[Step]:
+    distances = _distances(setting)
     buckets = encoding.buckets(distances)
     reach = encoding.max_distance
     listed = torch.arange(-reach if encoding.bidirectional else 0, reach + 1)
@@ -63,8 +63,8 @@ def steps_of_t5(encoding: T5Bias, example: Example) -> list[Step]:
             formula="near distances have a bucket each, far ones share, logarithmically",
             note=f"weights as they are initialised; {future}",
         ),
-        _matrix(f"the bucket of each pair among {example.length} tokens", buckets, causal=False),
-        *bias_matrices(encoding, example, causal=not encoding.bidirectional),
+        _matrix(f"the bucket of each pair among {setting.length} tokens", buckets, causal=False),
+        *bias_matrices(encoding, setting, causal=not encoding.bidirectional),
     ]  # fmt: skip
 
 
@@ -74,31 +74,31 @@ def _range(low: int, high: int, *, open_ended: bool) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def steps_of_clipped(encoding: ClippedBias, example: Example) -> list[Step]:
+def steps_of_clipped(encoding: ClippedBias, setting: Setting) -> list[Step]:
     reach = encoding.max_distance
-    rows = encoding.buckets(_distances(example))
+    rows = encoding.buckets(_distances(setting))
     return [
         _matrix(
-            f"the row of the table for each pair among {example.length} tokens",
+            f"the row of the table for each pair among {setting.length} tokens",
             rows,
             causal=False,
             formula=f"clip(query - key, ±{reach}) + {reach}",
         ),
-        *bias_matrices(encoding, example, causal=False),
+        *bias_matrices(encoding, setting, causal=False),
     ]
 
 
-def steps_of_shaw(encoding: Shaw, example: Example) -> list[Step]:
+def steps_of_shaw(encoding: Shaw, setting: Setting) -> list[Step]:
     reach, dim = encoding.max_distance, encoding.head_dim
-    rows = (-_distances(example)).clamp(-reach, reach) + reach
-    q, k = example.vectors(1, dim), example.vectors(1, dim, seed=1)
+    rows = (-_distances(setting)).clamp(-reach, reach) + reach
+    q, k = normal(1, 1, setting.length, dim), normal(1, 1, setting.length, dim, seed=1)
     content = (q @ k.transpose(-1, -2))[0, 0]
     described = encoding.bias(q, k)
     relative = described.dense()[0, 0].detach()
-    last = example.length - 1
+    last = setting.length - 1
     return [
         _matrix(
-            f"the row of the keys' table for each pair among {example.length} tokens",
+            f"the row of the keys' table for each pair among {setting.length} tokens",
             rows,
             causal=False,
             formula=f"clip(key - query, ±{reach}) + {reach}",
@@ -108,7 +108,7 @@ def steps_of_shaw(encoding: Shaw, example: Example) -> list[Step]:
             ("key", "row", "q·k", "q·keys[row]", "score"),
             [
                 (j, rows[last, j], content[last, j], relative[last, j], (content + relative)[last, j] / math.sqrt(dim))
-                for j in range(example.length)
+                for j in range(setting.length)
             ],
             formula=f"(q·k + q·keys[row]) / sqrt({dim})",
             note="the position term depends on the query and shares the softmax scale",
@@ -116,24 +116,26 @@ def steps_of_shaw(encoding: Shaw, example: Example) -> list[Step]:
     ]  # fmt: skip
 
 
-def bias_matrices(encoding: PositionEncoding, example: Example, *, causal: bool) -> list[Step]:
+def bias_matrices(encoding: PositionEncoding, setting: Setting, *, causal: bool) -> list[Step]:
     """What is added to the scores of a short sequence, for the first heads, and of one query further on."""
-    dense = dense_bias(encoding, example)
+    dense = dense_bias(encoding, setting)
     heads = range(min(_SHOWN_HEADS, dense.shape[0]))
     matrices = [
         _matrix(f"what head {head} adds to the scores", dense[head], causal=causal) for head in heads
     ]
-    return [_query(encoding, example), *matrices]
+    return [_query(encoding, setting), *matrices]
 
 
-def _query(encoding: PositionEncoding, example: Example) -> Step:
+def _query(encoding: PositionEncoding, setting: Setting) -> Step:
     """The bias of the query at the example's position with the keys before it."""
-    place = example.position
-    keys = torch.arange(max(place - example.length + 1, 0), place + 1)
-    q = example.vectors(example.heads, example.dim)[:, :, :1]
-    k = example.vector(example.dim, seed=1).expand(1, example.heads, len(keys), -1)
-    x = example.vector(example.dim, seed=2).expand(1, len(keys), -1)
-    rows = _summed(encoding, encoding.bias(q, k, torch.tensor([place]), keys, x=x), example.dim)[0, :, 0]
+    place = setting.position
+    keys = torch.arange(max(place - setting.length + 1, 0), place + 1)
+    q = normal(1, setting.num_heads, setting.length, setting.head_dim)[:, :, :1]
+    k = normal(setting.head_dim, seed=1).expand(1, setting.num_heads, len(keys), -1)
+    x = normal(setting.d_model, seed=2).expand(1, len(keys), -1)
+    rows = _summed(encoding, encoding.bias(q, k, torch.tensor([place]), keys, x=x), setting.head_dim)[
+        0, :, 0
+    ]
     shown = min(4, rows.shape[0])
     return step(
         f"what a query at position {place} adds to its scores",
@@ -151,22 +153,20 @@ def _summed(encoding: PositionEncoding, bias: Bias | None, dim: int) -> Tensor:
     return total.detach()
 
 
-def dense_bias(encoding: PositionEncoding, example: Example) -> Tensor:
+def dense_bias(encoding: PositionEncoding, setting: Setting) -> Tensor:
     """``[heads, length, length]`` in float64, with the softmax scale where a bias shares it."""
-    q = example.vectors(example.heads, example.dim)
-    k = example.vectors(example.heads, example.dim, seed=1)
-    x = torch.randn(
-        1, example.length, example.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
-    )
-    shape = (1, example.heads, example.length, example.length)
+    q = normal(1, setting.num_heads, setting.length, setting.head_dim)
+    k = normal(1, setting.num_heads, setting.length, setting.head_dim, seed=1)
+    x = normal(1, setting.length, setting.d_model, seed=2)
+    shape = (1, setting.num_heads, setting.length, setting.length)
     return (
         torch.zeros(shape, dtype=torch.float64)
-        + _summed(encoding, encoding.bias(q, k, x=x), example.dim)
+        + _summed(encoding, encoding.bias(q, k, x=x), setting.head_dim)
     )[0]
 
 
-def _distances(example: Example) -> Tensor:
-    places = torch.arange(example.length)
+def _distances(setting: Setting) -> Tensor:
+    places = torch.arange(setting.length)
     return places[:, None] - places
 
 

@@ -6,20 +6,20 @@ import torch
 
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
+from ..setting import Setting
 from .rotary import wavelength
-from .setting import Example
 from .walk import Step, step
 
 _SHIFT = 5
 
 
-def steps_of_sinusoidal(encoding: Sinusoidal, example: Example) -> list[Step]:
+def steps_of_sinusoidal(encoding: Sinusoidal, setting: Setting) -> list[Step]:
     """Frequencies, the code of one position, the first rows, and the code further on as a rotation."""
-    speeds, place = encoding.inv_freq(), example.position
+    speeds, place = encoding.inv_freq(), setting.position
     code = encoding.codes(torch.tensor([place]))[0]
     further = encoding.codes(torch.tensor([place + _SHIFT]))[0]
     channels = _channels(encoding)
-    rows = encoding.codes(torch.arange(example.length))
+    rows = encoding.codes(torch.arange(setting.length))
     angles = (place + encoding.offset) * speeds
     turn = _SHIFT * speeds
     return [
@@ -63,18 +63,18 @@ def _channels(encoding: Sinusoidal) -> list[tuple[int, int]]:
     return [(2 * i, 2 * i + 1) for i in range(pairs)]
 
 
-def steps_of_learned(encoding: Learned, example: Example) -> list[Step]:
+def steps_of_learned(encoding: Learned, setting: Setting) -> list[Step]:
     """The table as it is initialised, and where it ends."""
-    count = min(example.length, encoding.max_positions)
+    count = min(setting.length, encoding.max_positions)
     x = torch.zeros(1, count, encoding.d_model, dtype=torch.float64)
-    last, place = encoding.max_positions - 1, torch.tensor([example.position])
+    last, place = encoding.max_positions - 1, torch.tensor([setting.position])
     row = encoding.embed(x[:, :1], place)[0, 0].detach()
     return [
         step(
-            f"the code of position {example.position}",
+            f"the code of position {setting.position}",
             ("channel", "code"),
             list(enumerate(row)),
-            formula=f"row {example.position + encoding.offset} of the table",
+            formula=f"row {setting.position + encoding.offset} of the table",
         ),
         _rows_of("the first rows of the table", encoding.embed(x)[0].detach()),
         step(

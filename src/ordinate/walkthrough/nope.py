@@ -6,14 +6,14 @@ import torch
 
 from ..attending.api import attention
 from ..encoding import PositionEncoding
-from .setting import Example
+from ..setting import Setting, normal
 from .walk import Step, step
 
 
-def steps_of_nope(encoding: PositionEncoding, example: Example) -> list[Step]:
+def steps_of_nope(encoding: PositionEncoding, setting: Setting) -> list[Step]:
     """Shuffle the tokens of an attention without positions: the outputs shuffle with them."""
-    x = example.vectors(1, example.dim)
-    order = torch.randperm(example.length, generator=torch.Generator().manual_seed(0))
+    x = normal(1, 1, setting.length, setting.head_dim)
+    order = torch.randperm(setting.length, generator=torch.Generator().manual_seed(0))
     out = attention(x, x, x, impl="reference")
     shuffled = attention(*(x[:, :, order],) * 3, impl="reference")
     assert isinstance(out, torch.Tensor)
@@ -25,7 +25,7 @@ def steps_of_nope(encoding: PositionEncoding, example: Example) -> list[Step]:
     change = float((shuffled - out[:, :, order]).abs().amax())
     return [
         step(
-            f"{example.length} tokens attend to each other, then again in another order",
+            f"{setting.length} tokens attend to each other, then again in another order",
             ("place", "token", "channel 0, shuffled", "channel 0 of that token before"),
             rows,
             note=f"every token keeps its output wherever it stands (largest change {change:.1e}): "

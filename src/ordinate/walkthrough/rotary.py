@@ -8,19 +8,19 @@ import torch
 
 from ..rotate.rope import RoPE
 from ..scaling import describe
-from .setting import Example
+from ..setting import Setting, normal
 from .walk import Step, step
 
 # (5, 8) and (100, 103), and the differences 0, 10 and -10 at several places.
 _PLACES = ((0, 0), (4, 4), (10, 0), (15, 5), (1018, 1008), (6, 16), (16, 26), (5, 8), (100, 103))
 
 
-def steps_of_rope(rope: RoPE, example: Example) -> list[Step]:
+def steps_of_rope(rope: RoPE, setting: Setting) -> list[Step]:
     """Every step of turning one query, each number taken from the rotation itself."""
-    steps = [_frequencies(rope, example)]
-    position = torch.tensor([example.position])
-    rotation = rope.at(position, lengths=example.length_for(rope))
-    query = example.vector(rope.head_dim)
+    steps = [_frequencies(rope, setting)]
+    position = torch.tensor([setting.position])
+    rotation = rope.at(position, lengths=setting.length_for(rope))
+    query = normal(rope.head_dim)
     turned = rotation.apply(query.expand(1, 1, 1, -1))[0, 0, 0]
     channels = pairs_of_channels(rope)
     axes = rope.axes > 1
@@ -41,7 +41,7 @@ def steps_of_rope(rope: RoPE, example: Example) -> list[Step]:
     factor = rotation.factor
     steps.append(
         step(
-            f"the angle of each pair at position {example.position}",
+            f"the angle of each pair at position {setting.position}",
             ("pair", "angle", "cos", "sin") if factor == 1 else ("pair", "angle", "f cos", "f sin"),
             [(i, rotation.angles[0, 0, i], cos[i], sin[i]) for i in range(len(channels))],
             formula="angle = position · w",
@@ -68,7 +68,7 @@ def steps_of_rope(rope: RoPE, example: Example) -> list[Step]:
             else "the attention factor multiplies the length",
         )
     )
-    steps.append(_relative(rope, example))
+    steps.append(_relative(rope, setting))
     return steps
 
 
@@ -80,25 +80,25 @@ def pairs_of_channels(rope: RoPE) -> list[tuple[int, int]]:
     return [(2 * i, 2 * i + 1) for i in range(pairs)]
 
 
-def _frequencies(rope: RoPE, example: Example) -> Step:
+def _frequencies(rope: RoPE, setting: Setting) -> Step:
     plain = RoPE(rope.head_dim, base=rope.base, rotary_dim=rope.rotary_dim).inv_freq()
     if rope.scaling is None:
         return step(
             "the frequency of each pair",
-            ("pair", "w", "wavelength", f"turns in {example.train_length}"),
-            [(i, w, wavelength(w), _turns(w, example)) for i, w in enumerate(plain)],
+            ("pair", "w", "wavelength", f"turns in {setting.train_length}"),
+            [(i, w, wavelength(w), _turns(w, setting)) for i, w in enumerate(plain)],
             formula=f"w = {rope.base:g}^(-2·pair/{rope.rotary_dim}),  wavelength = 2π/w positions",
         )
-    length = example.length_for(rope)
+    length = setting.length_for(rope)
     scaled = rope.inv_freq(None if length is None else torch.tensor([length])).reshape(-1)
     note = f"{describe(rope.scaling)}"
     if length is not None:
         note += f"; for a sequence of {length}"
     return step(
         "the frequency of each pair, before and after scaling",
-        ("pair", "w", f"turns in {example.train_length}", "scaled w", "divided by", "wavelength"),
+        ("pair", "w", f"turns in {setting.train_length}", "scaled w", "divided by", "wavelength"),
         [
-            (i, w, _turns(w, example), s, w / s if s else None, wavelength(s))
+            (i, w, _turns(w, setting), s, w / s if s else None, wavelength(s))
             for i, (w, s) in enumerate(zip(plain, scaled, strict=True))
         ],
         formula=f"w = {rope.base:g}^(-2·pair/{rope.rotary_dim})",
@@ -112,13 +112,13 @@ def wavelength(inv_freq: torch.Tensor | float) -> float | None:
     return 2 * math.pi / speed if speed else None
 
 
-def _turns(inv_freq: torch.Tensor, example: Example) -> float:
-    return example.train_length * float(inv_freq) / (2 * math.pi)
+def _turns(inv_freq: torch.Tensor, setting: Setting) -> float:
+    return setting.train_length * float(inv_freq) / (2 * math.pi)
 
 
-def _relative(rope: RoPE, example: Example) -> Step:
-    q, k = example.vector(rope.head_dim), example.vector(rope.head_dim, seed=1)
-    length = example.length_for(rope)
+def _relative(rope: RoPE, setting: Setting) -> Step:
+    q, k = normal(rope.head_dim), normal(rope.head_dim, seed=1)
+    length = setting.length_for(rope)
     rows = []
     for m, n in _PLACES:
         turned_q, turned_k = rope.rotate(

@@ -19,7 +19,7 @@ from ..plots.api import figure_of, picture
 from ..plots.attention import experiment as shuffle_picture
 from ..plots.kinds import default_kind, kinds_of
 from ..plots.pictures import Picture
-from ..plots.view import View
+from ..setting import Setting
 from ..text import Text
 from .controls import factor_of, number, spec_of
 from .texts import picture_in, refusal_text, say, text
@@ -68,7 +68,7 @@ def draw(
     try:
         spec = spec_of(encoding, typed or "", options)
         given = sizes_of(sizes)
-        chosen = kind if kind in kinds_of(View(**given).encoding(spec)) else None
+        chosen = kind if kind in kinds_of(Setting.of_picture(**given).encoding(spec)) else None
         if chosen == "scalings":
             given["factor"] = factor_of(options)
         drawn = picture(spec, chosen, **given)
@@ -86,7 +86,7 @@ def views(
 ) -> tuple[list[str], str]:
     """The kinds an encoding has, and the one to start with; none for a spec that cannot be read."""
     try:
-        made = View(**sizes_of(sizes)).encoding(spec_of(encoding, typed or "", options))
+        made = Setting.of_picture(**sizes_of(sizes)).encoding(spec_of(encoding, typed or "", options))
     except (ValueError, TypeError, OverflowError):
         return [], ""
     return kinds_of(made), default_kind(made)
@@ -104,8 +104,9 @@ def experiment(language: str, encoding: str, typed: str, sentence: str, seed: in
         check_at_most("characters of the sentence", len(sentence or ""), MAX_TEXT)
         seed = number("seed", seed, 0, 2**31, whole=True)
         spec = spec_of(encoding, typed or "", {})
-        view = View(text=sentence or "", dim=64, heads=4)
-        drawn = shuffle_picture(view.encoding(spec), view, spec, seed)
+        setting = Setting.of_picture(text=sentence or "", dim=64, heads=4)
+        made = setting.encoding(spec)
+        drawn = shuffle_picture(made, setting.around(made), spec, seed)
     except (ValueError, TypeError, OverflowError) as error:
         return Answer(message=refusal_text(error, language))
     return Answer(_figure(drawn, language), "", spec, drawn)
