@@ -496,8 +496,8 @@ def test_unknown_properties_and_claims_are_refused_by_name():
         ValueError, match=r"claims of Embeds must be properties, got 'uniquenes'; did you"
     ):
         ordinate.verify(Embeds(_tones, "uniquenes"))
-    with pytest.raises(TypeError, match=r"encoding must be a PositionEncoding, got str"):
-        ordinate.verify("rope")
+    with pytest.raises(TypeError, match=r"encoding must be a PositionEncoding or a spec, got int"):
+        ordinate.verify(7)
     with pytest.raises(ValueError, match=r"head_dim must be at least 1, got 0"):
         ordinate.verify(RoPE(8), head_dim=0)
 

@@ -275,7 +275,7 @@ def create(
         axis = None if entry.is_scaling else options.pop("axis", None)
         arguments = _arguments(entry, options, context, spec)
         numbers = entry.numbers_in_table(arguments)
-        check_at_most(f"numbers in the table of {entry.name}", numbers, LARGEST_TABLE)
+        check_at_most(Text("numbers in the table of {name}", name=entry.name), numbers, LARGEST_TABLE)
         if not entry.is_scaling:
             made.append((entry, arguments))
             axes.append(axis)

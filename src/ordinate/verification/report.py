@@ -140,10 +140,7 @@ class VerifyReport(Sequence[VerifyResult]):
     def __getitem__(self, key):
         if not isinstance(key, str):
             return self.results[key]
-        for result in self.results:
-            if result.name == key:
-                return result
-        raise KeyError(key)
+        return {result.name: result for result in self.results}[key]
 
     def __len__(self) -> int:
         return len(self.results)
