@@ -1,4 +1,4 @@
-"""Small models of every family, with random weights large enough for positions to matter."""
+"""Small models of every family, with random weights so large that a wrong position changes the logits."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _qwen_vl(name: str, interleaved: bool) -> Callable[[], nn.Module]:
         if interleaved:
             sections["mrope_interleaved"] = True
         text = _TINY | {"head_dim": 16, "rope_parameters": sections, "vocab_size": VOCABULARY + 4}
-        marks = ["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"]
-        special = {mark: VOCABULARY + place for place, mark in enumerate(marks)}
+        names = ["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"]
+        special = {name: VOCABULARY + index for index, name in enumerate(names)}
         vision = {
             "depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2,
             "intermediate_size": 64, "out_hidden_size": 64, "deepstack_visual_indexes": [],

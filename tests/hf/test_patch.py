@@ -1,4 +1,4 @@
-"""What a patched model keeps: parameters, neighbours, caches, its way back; and what ordinate answers in it."""
+"""A patched model: what ordinate computes in it, what stays as it was, and that unpatch restores it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def count_calls(monkeypatch, owner, name: str) -> list:
     return calls
 
 
-# What goes through ordinate
+# What ordinate computes
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -49,7 +49,7 @@ def test_every_attention_layer_attends_and_rotates_by_ordinate(name, monkeypatch
     interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     report = patch(model)
     attends = count_calls(monkeypatch, interface, "attention")
-    turns = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_calls(monkeypatch, Rotation, "_turn")
     logits(model, **inputs(model, mask=True))
     layers = sum(entry.how_many for entry in report.changed if entry.kind.endswith("Attention"))
     assert len(attends) == layers
@@ -57,7 +57,7 @@ def test_every_attention_layer_attends_and_rotates_by_ordinate(name, monkeypatch
     rotates = any("RoPE" in entry.what for entry in report.changed) and not getattr(
         model.config, "alibi", False
     )
-    assert len(turns) == (2 * (layers - without) if rotates else 0)
+    assert len(rotated) == (2 * (layers - without) if rotates else 0)
 
 
 def rotation_by_layer(model) -> list[dict[str, bool]]:
@@ -185,18 +185,18 @@ def test_a_model_that_shares_the_config_is_not_touched():
     assert first.config is config
 
 
-def test_another_model_of_the_same_file_turns_by_its_own_code(monkeypatch):
+def test_another_model_of_the_same_file_rotates_by_its_own_code(monkeypatch):
     patched, plain = build("Llama 2"), build("Llama 2")
     before = logits(plain, input_ids=tokens())
     patch(patched)
-    turns = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_calls(monkeypatch, Rotation, "_turn")
     assert torch.equal(logits(plain, input_ids=tokens()), before)
-    assert turns == []
+    assert rotated == []
     third = build("Llama 2")
     patch(third)
     unpatch(patched)
     logits(third, input_ids=tokens())
-    assert turns  # the functions of the file are still replaced, for the third
+    assert rotated  # the functions of the file are still replaced, for the third
 
 
 @pytest.mark.parametrize("name", ["Llama 2", "T5", "BLOOM"])
@@ -414,7 +414,7 @@ def answers_of_threads(calls: list, rounds: int = 60) -> list[list]:
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("name", ["Llama 2", "Phi-3, longrope", "Gemma 3", "T5", "BLOOM"])
 def test_two_threads_may_call_one_model(name, weights):
-    """One thread's call does not see what the other's has under way, nor that it is bypassed."""
+    """One thread's call does not see the state of the other's, nor that it is bypassed."""
     model = build(name)
     patch(model)
     given = [inputs(model, mask=True), inputs(model, mask=False)]
@@ -502,7 +502,7 @@ def test_holes_in_a_mask_are_counted_as_the_models_own_code_counts_them(name):
 
 
 @pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL"])
-def test_images_turn_by_their_three_coordinates(name):
+def test_images_are_rotated_by_their_three_coordinates(name):
     model, ids = build(name), tokens(batch=1, length=12)
     text = torch.arange(4)
     grid = torch.stack(torch.meshgrid(torch.arange(1), torch.arange(2), torch.arange(4), indexing="ij"))
@@ -544,7 +544,7 @@ def test_beams_sampling_and_assistants_work(name):
     assert torch.equal(model.generate(ids, attention_mask=mask, **more), expected)
 
 
-# Telling
+# Reports
 
 
 def test_the_report_says_what_was_done_and_what_was_left_alone():
@@ -559,8 +559,8 @@ def test_the_report_says_what_was_done_and_what_was_left_alone():
     assert all(entry.what for entry in (*report.changed, *report.left_alone))
 
 
-def test_a_rotary_module_that_nothing_turns_by_is_left_alone():
-    """Falcon makes one in any case, and with ALiBi does not ask it."""
+def test_a_rotary_module_that_no_layer_uses_is_left_alone():
+    """Falcon makes one in any case, and with ALiBi does not call it."""
     report = patch(build("Falcon, ALiBi"))
     assert [entry.kind for entry in report.changed] == ["FalconAttention"]
     (left,) = report.left_alone
@@ -568,7 +568,7 @@ def test_a_rotary_module_that_nothing_turns_by_is_left_alone():
     assert left.what == "nothing rotates by it: the config's plan has no rotation"
 
 
-def test_a_family_whose_config_is_not_read_is_turned_by_its_own_frequencies(monkeypatch):
+def test_a_family_whose_config_is_not_read_is_rotated_by_its_own_frequencies(monkeypatch):
     patching = importlib.import_module("ordinate.hf.patching.patcher")
 
     def unread(config):
@@ -577,15 +577,15 @@ def test_a_family_whose_config_is_not_read_is_turned_by_its_own_frequencies(monk
     monkeypatch.setattr(patching, "from_config", unread)
     model = build("Llama 3.1")
     expected = logits(model, input_ids=tokens())
-    turns = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_calls(monkeypatch, Rotation, "_turn")
     report = patch(model)
     torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
-    assert turns
+    assert rotated
     assert "by the module's own frequencies" in str(report)
     assert "got 'llama'" in str(report)
 
 
-def test_a_rotary_module_that_turns_otherwise_is_left_alone():
+def test_a_rotary_module_of_other_frequencies_is_rotated_by_them():
     model = build("Llama 2")
     with torch.no_grad():
         model.model.rotary_emb.inv_freq.mul_(1.01)
@@ -597,7 +597,7 @@ def test_a_rotary_module_that_turns_otherwise_is_left_alone():
 
 
 def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monkeypatch):
-    """Families nobody tried: what is wrong shows in the answer to a few tokens, and is taken back."""
+    """As for a family that was never tried: the answer to a few tokens differs, and the patch is undone."""
     interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     right = interface.attend
     model = build("Llama 2").train()
@@ -636,7 +636,7 @@ def test_a_model_is_checked_without_autocast(name):
 
 
 def test_a_sine_that_a_model_changes_is_not_taken_for_the_rotation():
-    """Some turn their outputs back with -sin; only what the rotary module returned stands for a rotation."""
+    """Some rotate their outputs back with -sin; only the tensors that the rotary module returned have a rotation."""
     from transformers.models.llama import modeling_llama
 
     model = build("Llama 2")

@@ -1,4 +1,4 @@
-"""Before `patch` says that a model answers as before it has asked it, and what it could not ask it says."""
+"""`patch` compares a model's answers before and after, and reports what it could not compare."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_an_option_that_is_off_keeps_no_layer_from_attending_by_ordinate():
 
 
 def test_what_attention_by_ordinate_answers_otherwise_is_the_models_own_again(monkeypatch):
-    """Whoever is to blame: the report says what was seen, and only the rotation is ordinate's."""
+    """The report says how the answers differ, and only the rotation is ordinate's."""
     interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     right = interface.attention
     monkeypatch.setattr(

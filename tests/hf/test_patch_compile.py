@@ -1,4 +1,4 @@
-"""A compiler sees a patched model in no more pieces than the model as it was, and does not compile it more often."""
+"""A patched model has no more compiled graphs than the unpatched one, and is not compiled more often."""
 
 from __future__ import annotations
 

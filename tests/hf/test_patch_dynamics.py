@@ -1,4 +1,4 @@
-"""Where a patched model is meant to differ: their own code contradicts itself, and ours agrees with itself.
+"""Where a patched model is meant to differ, because the model's own code contradicts itself.
 
 Each test shows the fault in the unpatched model first, so that it fails when transformers mends it.
 """
@@ -253,7 +253,7 @@ def test_falcon_does_not_merge_positions_past_256():
     assert (ours[:, 400:] - theirs[:, 400:]).abs().max() > 1e-3
 
 
-def test_a_patched_model_turns_by_the_frequencies_of_its_checkpoint():
+def test_a_patched_model_rotates_by_the_frequencies_of_its_checkpoint():
     """Rounded to float32 as the checkpoint's code rounds them; only the angle is better than float32."""
     model = build("Llama 3.1")
     encoding = from_config(model.config).layers[0].encoding
@@ -264,16 +264,16 @@ def test_a_patched_model_turns_by_the_frequencies_of_its_checkpoint():
 
 
 @pytest.mark.parametrize("kind", DYNAMIC)
-def test_a_layer_may_attend_twice_with_what_turns_late(kind):
-    """As differential attention does; what it turned once is turned in each of its calls."""
+def test_a_layer_may_attend_twice_with_the_same_deferred_rotation(kind):
+    """As differential attention does; queries and keys are rotated in each of its calls."""
     model = make(kind, layers=1)
     patch(model)
     (layer,) = model.model.layers
     q, k, v = torch.randn(3, 1, 4, 5, 16)
     carriers = model.model.rotary_emb(q, torch.arange(5)[None])
     (function,) = rotary_functions(layer.self_attn)
-    turned = function.original(q, k, *carriers)
-    expected, _ = attention_forward(layer.self_attn, *turned, v, None)
+    rotated = function.original(q, k, *carriers)
+    expected, _ = attention_forward(layer.self_attn, *rotated, v, None)
     q, k = function.scope[function.name](q, k, *carriers)
     for _ in range(2):
         torch.testing.assert_close(attention_forward(layer.self_attn, q, k, v, None)[0], expected)
@@ -309,7 +309,7 @@ PART = {
 
 
 @pytest.mark.parametrize("name", PART)
-def test_where_keys_cannot_turn_late_attention_alone_is_taken_over(name):
+def test_where_a_rotation_cannot_be_deferred_attention_alone_is_replaced(name):
     """The rotation then follows the longest row, as the model's own code has it."""
     model = build(PART[name])
     ids, mask, _ = rows(short=12, long=40)
@@ -324,8 +324,8 @@ def test_where_keys_cannot_turn_late_attention_alone_is_taken_over(name):
     torch.testing.assert_close(logits(model, **given), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_where_attention_is_left_alone_keys_do_not_wait_for_it(monkeypatch):
-    """One layer, after which nothing else would notice queries and keys that nobody turned."""
+def test_where_attention_is_left_alone_no_rotation_is_deferred(monkeypatch):
+    """One layer, after which nothing else would notice queries and keys that were not rotated."""
     model = make("dynamic NTK", layers=1)
     expected = logits(model, input_ids=tokens())
     monkeypatch.setitem(_own_code_reasons, type(model.model.layers[0].self_attn), "it attends alone")

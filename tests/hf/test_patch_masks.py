@@ -1,4 +1,4 @@
-"""Masks of transformers by name: each of its rules is recognised, for one that is not would only be slow."""
+"""Masks of transformers by their rules: each is recognised, since a rule that is not would only be slow."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_terms_let_through_what_the_mask_does(config, kind):
     assert torch.equal(seen, matrix.expand(BATCH, 1, -1, -1).squeeze(1)[real])
 
 
-def test_a_rule_nobody_named_is_left_to_their_matrix(config):
+def test_a_rule_without_a_name_is_left_to_their_matrix(config):
     rule = theirs.or_masks(theirs.causal_mask_function, lambda b, h, q, k: k == 0)
     assert rules_of(rule) is None
     assert MaskDescription({"mask_function": rule, "q_length": 3, "kv_length": 3}).terms() is None

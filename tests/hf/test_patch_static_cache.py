@@ -1,4 +1,4 @@
-"""A patched model turns and attends by ordinate with a static cache too, whose filled part a tensor tells."""
+"""A patched model rotates and attends by ordinate with a static cache too, whose length is a tensor."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_decoding_with_a_static_cache_is_compiled_no_more_often_than_before(name
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_keys_turn_anew_in_a_static_cache_too(padded):
+def test_keys_are_rotated_anew_in_a_static_cache_too(padded):
     config = build("Llama, dynamic").config
     config.max_position_embeddings = 8  # and so each length has frequencies of its own
     torch.manual_seed(0)

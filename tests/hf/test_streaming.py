@@ -1,4 +1,4 @@
-"""A stream without end: scores exact to one rounding, in ordinate's attention and in a patched model."""
+"""Endless decoding: scores exact to one rounding, in `ordinate.attention` and in a patched model."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..streaming import check_stream, is_stream
 from .masks import own_masks
-from .state import state_of
+from .state import patched_state
 
 
 def hook(module: nn.Module) -> list[Any]:
@@ -26,8 +26,7 @@ def hook(module: nn.Module) -> list[Any]:
 def _before_call(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    state = state_of(module)
-    assert state is not None
+    state = patched_state(module)
     given, patch, thread = state.arguments(args, kwargs), state.patch, state.patch.thread
     own, cache = _needs_own_code(module, given), given.get("past_key_values")
     # Appended before anything is refused: `_after_call` is called for refused calls too.
@@ -43,9 +42,7 @@ def _before_call(
 
 
 def _after_call(module: Any, args: Any, output: Any) -> None:
-    state = state_of(module)
-    assert state is not None
-    thread = state.patch.thread
+    thread = patched_state(module).patch.thread
     thread.own_code.pop()
     if thread.stream is not None and not thread.own_code:
         thread.stream.ordinate_unrotated_layers, thread.stream = None, None

@@ -94,14 +94,16 @@ def _answer(model: Any, request: Callable[[Any], Answer]) -> Answer | str:
 
 def steady(first: Answers, second: Answers) -> Answers:
     """Answers without those that a model does not give twice; its code may read uninitialized memory."""
-    found = dict(first)
-    for request, answer in first.items():
-        again = second[request]
+
+    def differs(answer: Answer | str, again: Answer | str) -> bool:
         if isinstance(answer, str) or isinstance(again, str):
-            continue
-        if difference(answer, again, slice(None), exact=True) > 0:
-            found[request] = "something else each time"
-    return found
+            return False
+        return difference(answer, again, slice(None), exact=True) > 0
+
+    return {
+        request: "something else each time" if differs(answer, second[request]) else answer
+        for request, answer in first.items()
+    }
 
 
 def _one_line(problem: Exception) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ...bias.alibi import alibi_slopes
@@ -26,7 +26,7 @@ from .attention_interface import attend, uses_interface
 from .masks import MaskDescription, own_masks
 from .rotary import rotary_functions
 from .rotations import Form, PassRotation
-from .state import ModuleState, Patch, state_of
+from .state import ModuleState, Patch, patched_state
 
 
 def _layer_forward(
@@ -46,7 +46,7 @@ def _layer_forward(
     """
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = _state(self)
+        state = patched_state(self)
         given = state.arguments(args, kwargs)
         description = given.get(mask)
         if _can_compute(state, description, given["hidden_states"], given.get(source)):
@@ -77,12 +77,6 @@ def _can_compute(state: ModuleState, mask: object, queries: Tensor, source: Tens
     return same_batch and mask.fits(queries.shape[1], keys) and mask.terms() is not None
 
 
-def _state(layer: nn.Module) -> ModuleState:
-    state = state_of(layer)
-    assert state is not None
-    return state
-
-
 def _split(x: Tensor, head_dim: int) -> Tensor:
     """``[batch, seq, heads · head_dim]`` into ``[batch, heads, seq, head_dim]``."""
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
@@ -103,7 +97,7 @@ def _attend(
     Args:
         bias: Makes the bias for queries and all keys.
     """
-    (q, k, v), patch, terms = states, _state(self).patch, mask.terms()
+    (q, k, v), patch, terms = states, patched_state(self).patch, mask.terms()
     assert terms is not None
     if cache is not None:
         k, v = cache.update(k, v, self.layer_idx)
@@ -149,7 +143,7 @@ def _t5_table(self: Any, device: torch.device) -> Tensor | None:
     """
     if not self.has_relative_attention_bias:
         return None
-    state = _state(self)
+    state = patched_state(self)
     assert isinstance(state, T5State)
     every = torch.arange(self.relative_attention_num_buckets, device=device)
     buckets = self.relative_attention_bias(every)
@@ -168,7 +162,7 @@ def _t5_attend(
 ) -> Tensor:
     """Attention of a layer, to the tokens so far or to the encoder's."""
     q, k, v = _t5_states(self, hidden_states, source, cache)
-    state = _state(self)
+    state = patched_state(self)
 
     def bias(q: Tensor, k: Tensor) -> DistanceBias | None:
         if table is None:
@@ -347,7 +341,7 @@ def _gptj(
     q, k, v = (_split(project(hidden_states), self.head_dim) for project in projections)
     if position_ids is None:
         position_ids = sequential(q.shape[2], device=q.device)
-    state, rotary_dim = _state(self), self.rotary_dim or self.head_dim
+    state, rotary_dim = patched_state(self), self.rotary_dim or self.head_dim
     rope = RoPE(self.head_dim, rotary_dim=rotary_dim, layout="interleaved")
     if state.patch.thread.stream is not None:
         rotation = PassRotation(rope, position_ids, {}, state, streaming=True)

@@ -71,8 +71,7 @@ class Patcher:
             state = RotaryState(
                 module, self.patch, previous, frequencies=found.frequencies, forms=found.forms
             )
-            self._add(state)
-            state.replace_forward(rotary_forward)
+            self._add(state).replace_forward(rotary_forward)
         self.patch.functions = _rotary_functions(self.layers) if rotary else []
         for function in self.patch.functions:
             function.install()
@@ -207,14 +206,12 @@ class Patcher:
                 if isinstance(value, PreTrainedConfig):
                     self.patch.shared_configs.append((module, name, value))
                     module.__dict__[name] = copy.deepcopy(value, memo)
-        for owner in owners:
-            if all(owner.config is not config for config, _ in self.patch.configs):
-                self.patch.configs.append((owner.config, owner.config._attn_implementation))
+        configs = {id(owner.config): owner.config for owner in owners}.values()
+        self.patch.configs = [(config, config._attn_implementation) for config in configs]
 
     def _change_layer(self, layer: nn.Module, implementation: str) -> None:
-        state = make_state(layer, self.patch, implementation)
+        state = self._add(make_state(layer, self.patch, implementation))
         state.own_code_reason = self.no_attention
-        self._add(state)
         if self.no_attention is None and type(layer).__name__ in FORWARDS:
             state.replace_forward(FORWARDS[type(layer).__name__][0])
 
@@ -228,9 +225,10 @@ class Patcher:
                     self._add(ModuleState(module, self.patch, ""))
                 self.patch.handles += hook(module)
 
-    def _add(self, state: ModuleState) -> None:
+    def _add(self, state: ModuleState) -> ModuleState:
         state.module.__dict__["_ordinate"] = state
         self.patch.states.append(state)
+        return state
 
     def _record(self, where: list[PatchedModule], modules: list[nn.Module], what: str) -> None:
         for kind, alike in _by_kind(modules).items():

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...numerics import in_float64
 from ...rotate.rope import RoPE
 from ...rotate.rotation import Rotation
-from .rotary import TENSORS, RotaryFunction, signature_of
+from .rotary import TENSORS, RotaryFunction
 from .rotations import CPU, CheckpointFrequencies, Form, Frequencies, LiveFrequencies
 
 _FORMS = (Form("half"), Form("interleaved"), Form("interleaved", regroup=True))
@@ -62,7 +62,7 @@ def recognise(
 
 def _layer_types(module: nn.Module) -> list[str | None]:
     """The layer types that a rotary module's forward can be called with; None where it has no such argument."""
-    if "layer_type" not in signature_of(module).parameters:
+    if "layer_type" not in inspect.signature(type(module).forward).parameters:
         return [None]
     names = {name for name, _ in module.named_buffers() if "inv_freq" in name and name != "inv_freq"}
     types = {name.removesuffix("_inv_freq") for name in names}

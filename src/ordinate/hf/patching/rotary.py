@@ -138,12 +138,7 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def signature_of(module: nn.Module) -> inspect.Signature:
-    """The arguments of a module's own forward, with itself."""
-    return inspect.signature(type(module).forward)
-
-
 def is_rotary(module: nn.Module) -> bool:
     """Whether a module makes rotations from position ids."""
-    names = list(signature_of(module).parameters)
+    names = list(inspect.signature(type(module).forward).parameters)
     return "RotaryEmbedding" in type(module).__name__ and names[1:3] == ["x", "position_ids"]

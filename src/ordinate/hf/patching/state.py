@@ -143,7 +143,7 @@ class Patch:
         """
         deferred = deferred_rotation(query)
         if deferred is None:
-            self.check_nothing_deferred()
+            _check_deferral(not self.thread.deferred)
             return query, key
         description = mask if isinstance(mask, MaskDescription) else None
         if description is not None and not aligned and not description.ends_at_query:
@@ -158,12 +158,9 @@ class Patch:
         query, key = deferred.rotation.rotate(deferred.form, [query, key], key.shape[-2], description)
         return query, key
 
-    def check_nothing_deferred(self) -> None:
-        """Refuse attention that did not get the queries and keys it should rotate, or that was the model's own."""
-        _check_deferral(not self.thread.deferred)
-
 
 def _check_deferral(holds: bool) -> None:
+    """Refuse layers that rotate a part, or attend with other queries and keys than those that must be rotated."""
     if not holds:
         raise refused(
             "queries and keys",
@@ -248,7 +245,7 @@ class ModuleState:
             found = self.own_forward(*args, **kwargs)
         finally:
             self.patch.thread.own_code.pop()
-        self.patch.check_nothing_deferred()
+        _check_deferral(not self.patch.thread.deferred)
         return found
 
     def replace_forward(self, forward: Callable[..., Any]) -> None:
@@ -269,4 +266,10 @@ class ModuleState:
 def state_of(module: nn.Module) -> ModuleState | None:
     """What `patch` stored on a module; None if it changed nothing there."""
     state: ModuleState | None = module.__dict__.get("_ordinate")
+    return state
+
+
+def patched_state(module: nn.Module) -> ModuleState:
+    """What `patch` stored on a module that it changed."""
+    state: ModuleState = module.__dict__["_ordinate"]
     return state
