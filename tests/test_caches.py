@@ -22,8 +22,8 @@ _STAYS = {
     "rotate.pairs._loop_agrees", "kernels.rope_cpu._team", "kernels.rope_cpu._pool", "kernels.rope_cpu._kernel",
     "kernels.rope_cpu._share_of_team", "hf.patching.rotary._replaced",
     "hf.patching.attention_interface._own_code_reasons",
-    "lab.report.estimate.detectable", "lab.report.estimate.student_quantile",
-    "lab.report.estimate.studentized_range_quantile",
+    "lab.report.all_pairs.detectable", "lab.report.quantiles.student_quantile",
+    "lab.report.quantiles.studentized_range_quantile",
 }  # fmt: skip
 
 

@@ -10,17 +10,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from ordinate.lab.report.estimate import (
-    Error,
-    Estimate,
-    compare,
-    decided,
-    detectable,
-    groups,
-    student_quantile,
-    studentized_range_quantile,
-    two_way,
-)
+from ordinate.lab.report.all_pairs import compare, detectable, groups, two_way
+from ordinate.lab.report.estimate import Error, Estimate, decided
+from ordinate.lab.report.quantiles import student_quantile, studentized_range_quantile
 
 draw = random.Random(0)
 

@@ -17,17 +17,9 @@ import torch
 
 from .. import formats as words
 from ..tasks import TASKS
-from .estimate import (
-    CONFIDENCE,
-    FEWEST,
-    FEWEST_SEEDS,
-    Error,
-    Estimate,
-    compare,
-    decided,
-    error_of_pairs,
-    student_quantile,
-)
+from .all_pairs import FEWEST_SEEDS, compare
+from .estimate import CONFIDENCE, FEWEST, Error, Estimate, decided, error_of_pairs
+from .quantiles import student_quantile
 from .summary import ACCURACY_FALL, LOSS_RISE, Arm, Evaluation, Summary
 from .training_findings import training
 from .verdict import Verdict, verdicts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -116,8 +115,3 @@ def _folders(directory: Path) -> list[str]:
     except OSError:  # it does not exist or cannot be read
         return []
     return sorted(map(words.writable, names))
-
-
-def finite(value: object) -> float | None:
-    """A number that can be averaged, or None for null, NaN and infinity."""
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..records import Metric
 from ..tasks import FEWEST_TESTS, TASKS
-from .estimate import Error, Estimate
-from .gather import Gathered, Run, finite
+from .estimate import Error, Estimate, finite
+from .gather import Gathered, Run
 from .summary import (
     ACCURACY_FALL,
     LEARNED,

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 from ..records import Metric
 from ..tasks import Baseline
-from .estimate import Estimate
-from .gather import Gathered, finite
+from .estimate import Estimate, finite
+from .gather import Gathered
 
 #: The loss of the last tokens may rise this much over that at the training length before an encoding counts as
 #: past its reach. The mean over a long text would hide a cliff behind the easy beginning.
