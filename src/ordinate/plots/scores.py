@@ -1,4 +1,4 @@
-"""Score against distance: what is left of the score of a token with its like, the further it stands away."""
+"""Score against distance: the score of a token with a copy of itself further and further away."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from ..bias.add import parts_of
 from ..bias.types import RowBias
 from ..checks import check_at_most
 from ..encoding import PositionEncoding
-from ..parts import hooks_of
 from ..setting import Setting
 from ..text import Text, joined
-from ..verification.observe import bias_of, logits
+from ..verification.observe import bias_of, score_curves
 from .biases import heads_left_out, spread
 from .pictures import Axis, Lines, Mark, Picture, Series
 
@@ -21,7 +20,7 @@ _LARGEST = 2**23  # numbers in the vectors that are scored, a few copies of whic
 
 
 def scores(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """The score of a token with its like at each distance, on each head where heads differ."""
+    """The score of a token with a copy of itself at each distance, for each head where heads differ."""
     curves = scores_by_distance(encoding, setting)
     distances = torch.arange(curves.shape[1])
     names = (
@@ -46,19 +45,15 @@ def scores_by_distance(
 ) -> Float64[Tensor, "curves distances"]:
     """One curve a head where the encoding biases scores, else their mean.
 
-    The tokens are random signs and their opposites, whose mean is the score of random vectors with
-    themselves, without sampling noise: what `ordinate.verify` follows for its property of decay. A bias that
-    depends on the token would cancel in it: there, one token is followed.
+    The tokens are random signs and their opposites, as `ordinate.verify` takes them for its property of decay. A
+    bias that depends on the token would cancel in their mean: for such a bias there is one token.
     """
     count = setting.within(setting.distance + 1)
     check_at_most("dim times heads times distance of the scores", setting.d_model * count, _LARGEST)
     signs = setting.signs(setting.d_model)
     tokens = signs[None] if _reads_the_query(encoding, setting) else torch.stack((signs, -signs))
-    x = tokens[:, None].repeat(1, count, 1)
     with torch.no_grad():
-        found = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
-    curves = found.mean(dim=0)[:, 0].flip(-1)
-    return curves if "bias" in hooks_of(encoding) else curves.mean(dim=0, keepdim=True)
+        return score_curves(encoding, setting, tokens, count)
 
 
 def _reads_the_query(encoding: PositionEncoding, setting: Setting) -> bool:

@@ -12,7 +12,7 @@ from ..encoding import PositionEncoding
 from ..parts import axes_of, hooks_of
 from ..setting import Setting
 from .calls import ONE_ANSWER, Call
-from .observe import bias_by_distance, codes, key_heads, logits, need, turned
+from .observe import bias_by_distance, codes, key_heads, logits, need, score_curves, turned
 from .order import ROUNDING
 from .report import Measurement
 
@@ -121,14 +121,11 @@ def linear_shift_map(encoding: PositionEncoding, setting: Setting) -> Measuremen
         shift, last = 1, setting.within(8) - 1
     order = torch.randperm(last, generator=torch.Generator().manual_seed(setting.seed))
     fitted, judged = order[: min(known, last // 2)], order[-min(64, last // 2) :]
-    before = {"fitted": codes(encoding, setting, fitted), "judged": codes(encoding, setting, judged)}
-    after = {
-        "fitted": codes(encoding, setting, fitted + shift),
-        "judged": codes(encoding, setting, judged + shift),
-    }
-    matrix = torch.linalg.lstsq(before["fitted"], after["fitted"], driver="gelsd").solution
-    missed = float((before["judged"] @ matrix - after["judged"]).norm() / after["judged"].norm())
-    # Slow pairs look almost alike, so the fit loses digits in proportion; what it says stays plain.
+    before, after = (codes(encoding, setting, fitted + k) for k in (0, shift))
+    matrix = torch.linalg.lstsq(before, after, driver="gelsd").solution
+    before, after = (codes(encoding, setting, judged + k) for k in (0, shift))
+    missed = float((before @ matrix - after).norm() / after.norm())
+    # Slow pairs look almost alike, so the fit loses digits in proportion; the verdict stays clear.
     return Measurement(missed <= 2.0**-26, missed, "relative", "the best matrix is off by {}")
 
 
@@ -155,29 +152,19 @@ def norm_preservation(encoding: PositionEncoding, setting: Setting) -> Measureme
 def decay_with_distance(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """The further away a key, the lower its score, on every head and at every step.
 
-    What is followed is the score of a token with its like: random signs and their opposites, whose
-    mean is the score of random vectors with themselves, without sampling noise.
+    The scores are those of a token with a copy of itself, for random signs and their opposites.
     """
-    count = setting.count
-    signs = setting.signs(setting.d_model)
-    x = torch.stack((signs, -signs))[:, None].repeat(1, count, 1)
-    scores = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
-    curve = scores.mean(dim=0)[:, 0].flip(-1)  # [heads, distance]
-    if "bias" not in hooks_of(encoding):  # heads differ by a bias alone; of channels the mean counts
-        curve = curve.mean(dim=0, keepdim=True)
+    count, signs = setting.count, setting.signs(setting.d_model)
+    curve = score_curves(encoding, setting, torch.stack((signs, -signs)), count)
     steps = _change(curve[:, 1:], curve[:, :-1])
     noise = ROUNDING * _largest(curve)
     rises = (steps > noise).any(dim=0)
     if bool(rises.any()):
         first = int(rises.nonzero()[0]) + 1
-        return Measurement(
-            False,
-            int(rises.sum()),
-            "steps",
-            f"{{}} of {count - 1} steps rise, the first at distance {first}; {_left(curve)}",
-        )
+        sentence = f"{{}} of {count - 1} steps rise, the first at distance {first}; {_left(curve)}"
+        return Measurement(False, int(rises.sum()), "steps", sentence)
     sentence = f"{{}} of {count - 1} steps rise"
-    if hooks_of(encoding) == {"bias"}:  # of which far distances are as quickly seen
+    if hooks_of(encoding) == {"bias"}:  # far distances of a bias alone take no time
         far = bias_by_distance(encoding, setting, setting.octaves(_FURTHEST_DISTANCE))
         if bool((_change(far[:, 1:], far[:, :-1]) > ROUNDING * _largest(far)).any()):
             return Measurement(False, 0, "steps", f"{sentence}, further out some do")

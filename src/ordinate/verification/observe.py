@@ -169,6 +169,20 @@ def logits(
     return scores if bias is None else scores + dense_bias(bias, encoding, setting, scores.dtype)
 
 
+def score_curves(
+    encoding: PositionEncoding, setting: Setting, tokens: Float[Tensor, "batch d_model"], count: int
+) -> Float[Tensor, "curves count"]:
+    """The score of each token with a copy of itself at distances 0 to ``count - 1``, averaged over the tokens.
+
+    One curve a head where the encoding biases scores, else the mean of the heads. Of random signs and their
+    opposites the mean is the score of random vectors with themselves, without sampling noise.
+    """
+    x = tokens[:, None].repeat(1, count, 1)
+    scores = logits(encoding, setting, x, torch.tensor([count - 1]), torch.arange(count))
+    curves = scores.mean(dim=0)[:, 0].flip(-1)
+    return curves if "bias" in hooks_of(encoding) else curves.mean(dim=0, keepdim=True)
+
+
 def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
     """Whether attention refuses the encoding's bias without a causal mask."""
     q = setting.signs(1, setting.num_heads, 2, setting.head_dim)

@@ -49,15 +49,10 @@ def permutation_equivariance(encoding: PositionEncoding, setting: Setting) -> Me
         return relative_difference(permuted, expected)
 
     without, with_encoding = change(PositionEncoding()), change(encoding)
+    holds, sentence = with_encoding >= DIFFERENT, "shuffled, the output changes by {}"
     if not hooks_of(encoding):
-        blind = max(without, with_encoding) <= ROUNDING
-        return Measurement(blind, with_encoding, "relative", "shuffled, the output follows, off by {}")
-    return Measurement(
-        without <= ROUNDING and with_encoding >= DIFFERENT,
-        with_encoding,
-        "relative",
-        "shuffled, the output changes by {}",
-    )
+        holds, sentence = with_encoding <= ROUNDING, "shuffled, the output follows, off by {}"
+    return Measurement(holds and without <= ROUNDING, with_encoding, "relative", sentence)
 
 
 def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -145,9 +145,6 @@ class VerifyReport(Sequence[VerifyResult]):
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[VerifyResult]:
-        return iter(self.results)
-
     def __str__(self) -> str:
         left = max((len(result.name) for result in self.results), default=0)
         middle = max((len(result.status) for result in self.results), default=0)
@@ -165,11 +162,9 @@ class VerifyReport(Sequence[VerifyResult]):
     @property
     def notes(self) -> list[str]:
         """What a reader must know beside the results."""
-        sizes = "It answers at no sizes that were tried: say num_heads, head_dim and d_model."
-        return [
-            *([] if self.answers else [sizes]),
-            f"Measured on samples. Not tried: {', '.join(self.not_tried)}.",
-        ]
+        sizes = ["It answers at no sizes that were tried: say num_heads, head_dim and d_model."]
+        samples = f"Measured on samples. Not tried: {', '.join(self.not_tried)}."
+        return [samples] if self.answers else [*sizes, samples]
 
     __repr__ = __str__
 

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from ..attending.call import scaled_dense
-from ..bias.add import parts_of
 from ..bias.alibi import ALiBi
 from ..bias.clipped import ClippedBias
 from ..bias.shaw import Shaw
@@ -16,6 +14,7 @@ from ..bias.t5 import T5Bias
 from ..bias.types import Bias
 from ..encoding import PositionEncoding
 from ..setting import Setting, normal
+from ..verification import observe
 from .walk import Step, step
 
 _SHOWN_HEADS = 2
@@ -133,9 +132,8 @@ def _query(encoding: PositionEncoding, setting: Setting) -> Step:
     q = normal(1, setting.num_heads, setting.length, setting.head_dim)[:, :, :1]
     k = normal(setting.head_dim, seed=1).expand(1, setting.num_heads, len(keys), -1)
     x = normal(setting.d_model, seed=2).expand(1, len(keys), -1)
-    rows = _summed(encoding, encoding.bias(q, k, torch.tensor([place]), keys, x=x), setting.head_dim)[
-        0, :, 0
-    ]
+    bias = encoding.bias(q, k, torch.tensor([place]), keys, x=x)
+    rows = _dense(encoding, setting, bias, (*q.shape[:3], len(keys)))[0, :, 0]
     shown = min(4, rows.shape[0])
     return step(
         f"what a query at position {place} adds to its scores",
@@ -144,25 +142,19 @@ def _query(encoding: PositionEncoding, setting: Setting) -> Step:
     )
 
 
-def _summed(encoding: PositionEncoding, bias: Bias | None, dim: int) -> Tensor:
-    """A bias in float64, with the softmax scale on the parts that share it."""
-    scale = encoding.logit_factor / math.sqrt(dim)
-    total = torch.zeros((), dtype=torch.float64)
-    for part in parts_of(bias):
-        total = total + scaled_dense(part, scale, torch.float64)
-    return total.detach()
-
-
 def dense_bias(encoding: PositionEncoding, setting: Setting) -> Tensor:
     """``[heads, length, length]`` in float64, with the softmax scale where a bias shares it."""
-    q = normal(1, setting.num_heads, setting.length, setting.head_dim)
-    k = normal(1, setting.num_heads, setting.length, setting.head_dim, seed=1)
+    q, k = (normal(1, setting.num_heads, setting.length, setting.head_dim, seed=seed) for seed in (0, 1))
     x = normal(1, setting.length, setting.d_model, seed=2)
-    shape = (1, setting.num_heads, setting.length, setting.length)
-    return (
-        torch.zeros(shape, dtype=torch.float64)
-        + _summed(encoding, encoding.bias(q, k, x=x), setting.head_dim)
-    )[0]
+    return _dense(encoding, setting, encoding.bias(q, k, x=x), (*q.shape[:3], setting.length))[0]
+
+
+def _dense(
+    encoding: PositionEncoding, setting: Setting, bias: Bias | None, shape: tuple[int, ...]
+) -> Tensor:
+    if bias is None:
+        return torch.zeros(shape, dtype=torch.float64)
+    return observe.dense_bias(bias, encoding, setting, torch.float64).detach().expand(shape)
 
 
 def _distances(setting: Setting) -> Tensor:
