@@ -1,4 +1,4 @@
-"""Memory: how much of it is free, and how an allocator says that there is too little."""
+"""How much memory is free, whether a tensor fits, and errors of allocators that have too little."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import torch
 
+from .checks import refused
 from .tracing import is_traced
 
-# PyTorch's allocator on the CPU raises a plain RuntimeError; its words are all there is to know it by.
+# PyTorch's allocator on the CPU raises a plain RuntimeError, which only its words identify.
 _WORDS = ("DefaultCPUAllocator", "alloc_cpu", "not enough memory", "bad_alloc", "CUDA out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was asked for which is not there.
+    """Whether an error says that there was too little memory.
 
     Example:
         >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), is_out_of_memory(KeyError(0))
@@ -26,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> int | None:
-    """Bytes that can still be used on this machine, or None where nobody says."""
+    """Free bytes on this machine, or None where the system does not report them."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -36,7 +37,7 @@ def free_memory() -> int | None:
     return None if kilobytes is None else 1024 * int(kilobytes)
 
 
-# Less is not worth a look at how much is free.
+# Smaller tensors are not checked.
 _LITTLE = 2**26
 _UNBOUNDED = 2**62  # PyTorch counts bytes in 64 bits, on meta too
 
@@ -44,26 +45,30 @@ _UNBOUNDED = 2**62  # PyTorch counts bytes in 64 bits, on meta too
 def check_room(
     name: str, *sizes: int, itemsize: int = 4, device: torch.device | str | None = None
 ) -> None:
-    """A tensor that the argument ``name`` makes so large must fit in memory; nothing is asked for before that is known.
+    """A tensor whose size follows from the argument ``name`` must fit in memory; checked before it is allocated.
 
-    A full memory stops a machine, and what an allocator says does not name the argument.
+    A full memory stops a machine, and an allocator's error does not name the argument.
 
     Args:
-        itemsize: Bytes for each number, of everything that is held at once.
+        itemsize: Bytes for each number, of all tensors of that size at the peak.
     """
     needed = itemsize * math.prod(sizes)
     if needed <= _LITTLE:
         return
-    there = _memory_of(torch.get_default_device() if device is None else torch.device(device))
-    if needed > there:
-        raise MemoryError(
-            f"{name} must fit in memory, of which {there / 2**30:,.1f} GiB are there, "
-            f"got {' × '.join(map(str, sizes))} numbers, {needed / 2**30:,.1f} GiB"
+    available = _memory_of(torch.get_default_device() if device is None else torch.device(device))
+    if needed > available:
+        raise refused(
+            name,
+            "must fit in memory, of which {available} GiB are there, got {sizes} numbers, {needed} GiB",
+            error=MemoryError,
+            available=f"{available / 2**30:,.1f}",
+            sizes=" × ".join(map(str, sizes)),
+            needed=f"{needed / 2**30:,.1f}",
         )
 
 
 def _memory_of(device: torch.device) -> int:
-    if is_traced():  # tensors may be stand-ins for others, which hold nothing
+    if is_traced():  # tensors may be fake, without memory
         return _UNBOUNDED
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory

@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from lab_cases import Near, near
+
+from ordinate.entries import register, unregister
 from ordinate.files import DiskFull, write_file, write_then_move
 from ordinate.lab.config import FORMAT, RunConfig
 from ordinate.lab.corpus import Corpus, load_corpus
@@ -27,8 +30,16 @@ from ordinate.lab.records import (
 )
 from ordinate.lab.run import checkpoint
 from ordinate.lab.run.build import make_task
+from ordinate.lab.run.progress import Progress
 from ordinate.lab.run.sweep import check_memory, check_room, how_many_at_once, plan
-from ordinate.lab.run.train import Diverged, _check_finite, _interrupted, train_and_evaluate
+from ordinate.lab.run.train import (
+    Diverged,
+    _check_finite,
+    _interrupted,
+    no_observers,
+    train_and_evaluate,
+)
+from ordinate.lab.run.workers import run_side_by_side
 from ordinate.lab.strict_json import parse, read_bytes
 from ordinate.lab.tasks import Language
 
@@ -220,6 +231,25 @@ def two_on_a_gpu() -> None:
     how_many_at_once(Sweep(("none",), (0,), settings), HERE, 2)
 
 
+def two_with_a_local_class() -> None:
+    class Local(Near):
+        """Lower every score by the distance."""
+
+    register(near(Local))
+    try:
+        run_side_by_side({HERE / "near-0": tiny("near")}, HERE, 2, Progress(), no_observers)
+    finally:
+        unregister("near")
+
+
+CASES.append(
+    (
+        "two runs at once with a class of a function",
+        two_with_a_local_class,
+        ValueError,
+        r"workers must be 1 with 'near', whose class other processes cannot import, got 2",
+    )
+)
 CASES.append(
     (
         "two runs at once on a GPU",

@@ -57,14 +57,14 @@ def without_ray() -> None:
 
 def without_gpus() -> None:
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
-    cluster._Dispatch(ray, SWEEP.configs()[0], {}, Progress(), lambda directory: ())
+    cluster._Dispatch(ray, SWEEP.configs()[0], HERE, {}, Progress(), lambda directory: ())
 
 
 def with_few_cores() -> None:
     machines = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
     ray = SimpleNamespace(nodes=lambda: machines)
     config = dataclasses.replace(SWEEP.configs()[0], device="cpu", threads=8)
-    cluster._Dispatch(ray, config, {}, Progress(), lambda directory: ())
+    cluster._Dispatch(ray, config, HERE, {}, Progress(), lambda directory: ())
 
 
 def work(version: str = cluster.ordinate.__version__) -> None:
@@ -82,6 +82,6 @@ CASES = [
     ("cluster of small machines", with_few_cores, ClusterError, r"threads must be at most 2, the cores of the largest machine of this cluster, got 8"),
     ("cluster of another version", lambda: work("9.9"), ClusterError, r"every machine must have ordinate 9\.9, got one with \d"),
     ("cluster without shared storage", work, ClusterError, r"out must be on storage that all machines share, got .*not-there"),
-    ("cluster where nobody answers", lambda: cluster._knock("localhost:1"), ClusterError, r"cluster must be 'auto' or the address of a running Ray cluster, got 'localhost:1'"),
-    ("cluster of a word", lambda: cluster._knock("nonsense"), ClusterError, r"cluster must be 'auto' or the address of a running Ray cluster, got 'nonsense'"),
+    ("cluster where nobody answers", lambda: cluster._connect(None, "localhost:1", Progress()), ClusterError, r"cluster must be 'auto' or the address of a running Ray cluster, got 'localhost:1'"),
+    ("cluster of a word", lambda: cluster._connect(None, "nonsense", Progress()), ClusterError, r"cluster must be 'auto' or the address of a running Ray cluster, got 'nonsense'"),
 ]  # fmt: skip

@@ -7,6 +7,9 @@ import os
 import signal
 from pathlib import Path
 
+import torch
+
+import ordinate
 from ordinate.lab.config import RunConfig
 
 TINY = {
@@ -59,3 +62,18 @@ def accidents(directory: Path):
             raise Odd("an odd", "one")
 
     return (observe,)
+
+
+class Near(ordinate.PositionEncoding):
+    """Lower every score by the distance."""
+
+    claims = frozenset({"shift invariance", "decay with distance"})
+
+    def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+        places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+        return ordinate.LinearBias(torch.ones(q.shape[1]), places, symmetric=True)
+
+
+def near(cls: type = Near) -> ordinate.Entry:
+    """An entry that no package offers: each process of a comparison has to register it."""
+    return ordinate.Entry("near", cls, "bias", False, 2026, "none", "q·k - |i - j|", "no model")

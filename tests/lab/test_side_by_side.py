@@ -16,8 +16,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from lab_cases import accidents, numbers, some_text, tiny, users_environment
+from lab_cases import Near, accidents, near, numbers, some_text, tiny, users_environment
 
+from ordinate.entries import register, unregister
 from ordinate.files import DiskFull
 from ordinate.lab.records import Sweep, read_runs
 from ordinate.lab.run import checkpoint, sweep, workers
@@ -66,6 +67,40 @@ def test_a_lost_process_and_a_failed_run_are_told_and_the_others_end_as_if_alone
     run_all(planned, out)
     for name in states:
         assert numbers(out / "runs" / name) == numbers(tmp_path / "alone" / "runs" / name)
+
+
+@pytest.fixture
+def registered():
+    yield register
+    unregister("near")
+
+
+@pytest.mark.plain
+def test_an_encoding_registered_here_reaches_the_processes_that_train_with_it(
+    tmp_path, monkeypatch, registered
+):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    registered(near())
+    planned = sweep_of("near", "rope+near")
+    assert how_many_at_once(planned, tmp_path) > 1 or workers.usable_cores() == 1
+    run_all(planned, tmp_path, workers=2)
+    assert [run.state for run in read_runs(tmp_path)[1]] == ["finished"] * 2
+
+
+def test_an_encoding_of_a_script_or_a_function_is_trained_in_the_process_that_has_it(
+    tmp_path, registered
+):
+    class Local(Near):
+        """Lower every score by the distance."""
+
+    registered(near(Local))
+    planned = sweep_of("near", "none")
+    assert how_many_at_once(planned, tmp_path) == 1
+    sentence = "workers must be 1 with 'near', whose class other processes cannot import, got 2"
+    with pytest.raises(ValueError, match=sentence):
+        run_all(planned, tmp_path / "two", workers=2)
+    run_all(planned, tmp_path / "one")
+    assert [run.state for run in read_runs(tmp_path / "one")[1]] == ["finished"] * 2
 
 
 def test_an_error_in_a_process_comes_back_or_one_that_can(tmp_path):
@@ -147,12 +182,12 @@ def test_stopped_runs_save_where_they_are_and_go_on_to_the_same_numbers(tmp_path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_while_a_process_starts_is_noted_after_it():
-    with pytest.raises(KeyboardInterrupt), stop_requests() as asked:  # noqa: PT012
-        with workers._no_ctrl_c_for_the_new():
+    with pytest.raises(KeyboardInterrupt), stop_requests() as stop_requested:  # noqa: PT012
+        with workers._sigint_blocked_in_children():
             # To this thread: another one, of the process's own, may be the one that a terminal's reaches.
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            assert not asked()
-        assert asked()
+            assert not stop_requested()
+        assert stop_requested()
 
 
 def _of_the_script(directory: Path):
@@ -163,12 +198,12 @@ def test_a_process_imports_the_script_only_for_what_is_in_it(monkeypatch):
     script = ModuleType("__main__")
     script.__file__ = "<stdin>"  # as of `python -`; importing that would fail
     monkeypatch.setitem(sys.modules, "__main__", script)
-    with workers._no_script_for_the_new(accidents):
+    with workers._without_script_in_children(accidents):
         assert "init_main_from_path" not in spawn.get_preparation_data("process")
     assert sys.modules["__main__"] is script
     monkeypatch.setattr(_of_the_script, "__module__", "__main__")
     monkeypatch.setattr(script, "_of_the_script", _of_the_script, raising=False)
-    with workers._no_script_for_the_new(_of_the_script):
+    with workers._without_script_in_children(_of_the_script):
         assert "init_main_from_path" in spawn.get_preparation_data("process")
 
 

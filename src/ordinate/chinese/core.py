@@ -153,4 +153,6 @@ RULES = {
     "must have a docstring": "必须有文档字符串",
     "must have claims of its own, if only frozenset()": "必须自己声明 claims，哪怕是 frozenset()",
     "must be of an entry that was registered": "必须是注册过的条目",
+    # memory
+    "must fit in memory, of which {available} GiB are there, got {sizes} numbers, {needed} GiB": "必须能放入内存（现有 {available} GiB），现在是 {sizes} 个数，共 {needed} GiB",
 }

@@ -121,8 +121,13 @@ class RunConfig:
                 for number in value if isinstance(value, tuple) else (value,):
                     check_positive_int(name, number, minimum=0 if name in ("seed", "warmup") else 1)
         if frozen["format"] not in (*_ADDED_LATER, FORMAT):
-            rule = "must be at least {least} and at most {most}"
-            raise refused("format", rule, frozen["format"], least=min(_ADDED_LATER), most=FORMAT)
+            raise refused(
+                "format",
+                "must be at least {least} and at most {most}",
+                frozen["format"],
+                least=min(_ADDED_LATER),
+                most=FORMAT,
+            )
         lengths = frozen["lengths"]
         if not lengths or list(lengths) != sorted(set(lengths)):
             raise refused("lengths", "must go up", short(lengths))

@@ -1,8 +1,8 @@
 """The text to learn from: bytes of files, split by file into training and validation.
 
-Without files of your own it is the source of Python's standard library: on every machine that can run
-this, real text with structure near and far, nothing shipped and nothing downloaded. It is another text in
-every patch version of Python, so a comparison records which one it was (`Corpus.describe`).
+By default it is the source of Python's standard library: real text with near and distant structure, which every machine
+has without a download. It differs between patch versions of Python, so a comparison records the version
+(`Corpus.describe`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from ..caches import cleared_by
+from ..checks import refused
 from . import formats as words
 
-# Tests and tables of characters are no prose, and not every machine has the former.
+# Tests and tables of characters are unlike other source, and not every machine has the tests.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
 
 _VALIDATION_SHARE = 0.1
@@ -31,7 +32,7 @@ _VALIDATION_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Bytes to train on and bytes to test on; no file is in both, nor a copy of it."""
+    """Bytes to train on and bytes to test on; no file, and no copy of one, is in both."""
 
     train: UInt8[Tensor, " train_bytes"]
     validation: UInt8[Tensor, " validation_bytes"]
@@ -39,7 +40,7 @@ class Corpus:
     source: str
 
     def describe(self) -> str:
-        """Whose text it is, and how much."""
+        """The source of the text, and its size."""
         size = (len(self.train) + len(self.validation)) / 1e6
         return f"{self.source}, {words.plural(self.files, 'file')}, {size:.1f} MB"
 
@@ -53,21 +54,21 @@ class Corpus:
 
 
 def absolute_paths(text: Iterable[str]) -> tuple[str, ...]:
-    """Paths as records keep them, the same from any folder.
+    """Paths as records hold them, valid in any current folder.
 
     Raises:
         ValueError: One is empty, which would be the current folder, or has a name that no record can hold.
     """
-    whole = []
+    found = []
     for given in map(os.fspath, text):
         if not given:
-            raise ValueError("text must be files or folders, got ''")
-        whole.append(os.path.realpath(os.path.expanduser(given)))
+            raise refused("text", "must be files or folders", repr(given))
+        found.append(os.path.realpath(os.path.expanduser(given)))
         try:
-            (given + whole[-1]).encode()
-        except UnicodeEncodeError:  # a byte that is not UTF-8 is half of a surrogate pair to Python
-            raise ValueError(f"text must be named in UTF-8, got {whole[-1]!r}") from None
-    return tuple(whole)
+            (given + found[-1]).encode()
+        except UnicodeEncodeError:  # Python reads a byte that is not UTF-8 as half of a surrogate pair
+            raise refused("text", "must be named in UTF-8", repr(found[-1])) from None
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=2)
@@ -85,10 +86,13 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
     try:
         found = list(_named_files(text) if text else _library_files())
     except OSError as error:
-        if error.filename is None:  # it is a sentence already
+        if error.filename is None:  # raised below, as a sentence
             raise
-        raise ValueError(
-            f"text must be files or folders that can be read, got {error.filename}: {error.strerror}"
+        raise refused(
+            "text",
+            "must be files or folders that can be read, got {path}: {reason}",
+            path=error.filename,
+            reason=error.strerror,
         ) from None
     # Within a folder a name may be of any bytes.
     found.sort(
@@ -113,8 +117,8 @@ cleared_by(load_corpus.cache_clear)
 def bigram_loss(corpus: Corpus, targets: Tensor, before: Tensor) -> float:
     """The loss, in nats, of a table of byte pairs counted in the training text.
 
-    What every model must beat by far before its losses mean anything: this much is known without
-    attention, let alone positions.
+    Every model must be far better than this before its losses say anything about positions: this loss needs no
+    attention.
 
     Args:
         targets: Bytes to predict, and ``before`` the byte in front of each.
@@ -131,47 +135,53 @@ def _this_python() -> str:
 
 def _library_files() -> Iterator[tuple[str, bytes]]:
     root = Path(sysconfig.get_path("stdlib"))
-    for path in root.rglob("*.py"):
-        name = path.relative_to(root)
-        if not _LEFT_OUT.intersection(name.parts):
-            content = _read(path)
-            if content is not None:
-                yield name.as_posix(), content
+    return _texts_in(root, "*.py", lambda part: part in _LEFT_OUT)
 
 
 def _named_files(text: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for given in text:
-        path = Path(given)
+    for path in map(Path, text):
         if path.is_dir():
-            count = 0
-            for file in path.rglob("*"):
-                name = file.relative_to(path)
-                hidden = any(part.startswith(".") for part in name.parts)
-                content = None if hidden or not file.is_file() else _read(file)
-                if content is not None:
-                    count += 1
-                    yield name.as_posix(), content
-            if count == 0:
-                raise ValueError(f"text must be files or folders of text, got {given}, which holds none")
-        elif not path.exists():
-            raise FileNotFoundError(f"text must be files or folders, got {given}, which is not there")
-        else:
-            if path.stat().st_size == 0:
-                raise ValueError(f"text must not be empty, got {given}, which has 0 bytes")
-            content = _read(path)
-            if content is None:
-                raise ValueError(f"text must be text, got {given}, which is binary")
-            yield path.name, content
+            found = list(_texts_in(path, "*", lambda part: part.startswith(".")))
+            if not found:
+                raise refused(
+                    "text", "must be files or folders of text", path, advice=", which holds none"
+                )
+            yield from found
+            continue
+        if not path.exists():
+            raise refused(
+                "text",
+                "must be files or folders",
+                path,
+                error=FileNotFoundError,
+                advice=", which is not there",
+            )
+        if path.stat().st_size == 0:
+            raise refused("text", "must not be empty", path, advice=", which has 0 bytes")
+        content = path.read_bytes()
+        if not _is_text(content):
+            raise refused("text", "must be text, got {path}, which is binary", path=path)
+        yield path.name, content
 
 
-def _read(path: Path) -> bytes | None:
-    """A file's bytes; None for what is no text."""
-    content = path.read_bytes()
-    return None if not content or b"\0" in content else content
+def _texts_in(
+    folder: Path, pattern: str, leaves_out: Callable[[str], bool]
+) -> Iterator[tuple[str, bytes]]:
+    """Names below a folder and contents of all text files, without those in whose path a part is left out."""
+    for path in folder.rglob(pattern):
+        name = path.relative_to(folder)
+        if path.is_file() and not any(map(leaves_out, name.parts)):
+            content = path.read_bytes()
+            if _is_text(content):
+                yield name.as_posix(), content
+
+
+def _is_text(content: bytes) -> bool:
+    return bool(content) and b"\0" not in content
 
 
 def _bytes(contents: Sequence[bytes]) -> Tensor:
     joined = bytearray(b"\n".join(contents))
-    if not joined:  # nine tenths of one byte, which `torch.frombuffer` does not take
+    if not joined:  # `torch.frombuffer` takes no empty buffer
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(joined, dtype=torch.uint8)

@@ -54,8 +54,12 @@ def check_environments(environments: Any) -> None:
         raise refused("environment.json", "must be a list of descriptions", short(environments))
     for threads in (one.get("threads") for one in environments):
         if not is_whole(threads) or not 1 <= threads <= _MOST_THREADS:
-            argument = Text("threads in environment.json")
-            raise refused(argument, "must be 1 to {most}", short(threads), most=_MOST_THREADS)
+            raise refused(
+                Text("threads in environment.json"),
+                "must be 1 to {most}",
+                short(threads),
+                most=_MOST_THREADS,
+            )
 
 
 def check_result(result: Any) -> None:
@@ -68,8 +72,9 @@ def check_result(result: Any) -> None:
         raise refused("result.json", "must be an object", short(result))
     check_choice(Text("state in result.json"), result.get("state"), ("finished", "diverged"))
     if not isinstance(result.get("reason"), str) or not isinstance(result.get("sha256"), dict):
-        rule = "must have a reason in words and the SHA-256 of every file"
-        raise refused("result.json", rule, Text("others"))
+        raise refused(
+            "result.json", "must have a reason in words and the SHA-256 of every file", Text("others")
+        )
 
 
 def _check_all(what: Text, found: Sequence[Any], wanted: Sequence[Any], last: int | None = None) -> None:
@@ -78,8 +83,13 @@ def _check_all(what: Text, found: Sequence[Any], wanted: Sequence[Any], last: in
     ``wanted`` may be a range longer than memory: a config may ask for that.
     """
     if len(found) != len(wanted):
-        rule = "must have {count} {lines}, each in its place"
-        raise refused("metrics.jsonl", rule, len(found), count=len(wanted), lines=what)
+        raise refused(
+            "metrics.jsonl",
+            "must have {count} {lines}, each in its place",
+            len(found),
+            count=len(wanted),
+            lines=what,
+        )
     if any(a != (b if last is None else min(b, last)) for a, b in zip(found, wanted, strict=True)):
         raise refused(
             "metrics.jsonl", "must have its {lines} each in its place", Text("others"), lines=what
@@ -92,11 +102,16 @@ def _check_fields(metric: dict[str, Any]) -> None:
         if name not in metric:
             raise refused(Text("a line of kind {kind}", kind=kind), "must have {field}", field=name)
         if not holds(metric[name]):
-            argument = Text("{field} of a line of kind {kind}", field=name, kind=kind)
-            raise refused(argument, "must be {what}", short(metric[name]), what=what)
+            raise refused(
+                Text("{field} of a line of kind {kind}", field=name, kind=kind),
+                "must be {what}",
+                short(metric[name]),
+                what=what,
+            )
     if kind == "evaluation" and (metric["loss"] is None) != (metric["refused"] is not None):
-        argument = Text("a line of kind {kind}", kind=kind)
-        raise refused(argument, "must have a loss, or say why it was refused")
+        raise refused(
+            Text("a line of kind {kind}", kind=kind), "must have a loss, or say why it was refused"
+        )
 
 
 # What a field may hold: in words, and as a test.

@@ -97,8 +97,12 @@ class Sweep:
                 raise refused(name, "must be text", short(getattr(self, name)))
         shlex.split(self.command)  # ``--resume`` splits it to add to it
         if len(self.arms) * len(self.seeds) > MOST_RUNS:
-            got = Text("{arms} times {seeds}", arms=len(self.arms), seeds=len(self.seeds))
-            raise refused(Text("arms times seeds"), "must be at most {most} runs", got, most=MOST_RUNS)
+            raise refused(
+                Text("arms times seeds"),
+                "must be at most {most} runs",
+                Text("{arms} times {seeds}", arms=len(self.arms), seeds=len(self.seeds)),
+                most=MOST_RUNS,
+            )
         if not self.arms or len(distinct_specs(self.arms)) != len(self.arms):
             raise refused("arms", "must be different encodings", short(list(self.arms)))
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -146,13 +150,20 @@ class Sweep:
         """
         path = out / "sweep.json"
         if not os.path.lexists(path):
-            got = Text("a folder without sweep.json")
-            raise refused(str(out), "must hold a comparison", got, error=FileNotFoundError)
+            raise refused(
+                str(out),
+                "must hold a comparison",
+                Text("a folder without sweep.json"),
+                error=FileNotFoundError,
+            )
         try:
             return cls.from_dict(read_json(path))
         except _DAMAGE as error:
-            rule = "must be that of a comparison, cannot be read: {reason}"
-            raise refused(str(path), rule, reason=one_line(error, ValueError)) from None
+            raise refused(
+                str(path),
+                "must be that of a comparison, cannot be read: {reason}",
+                reason=one_line(error, ValueError),
+            ) from None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Sweep:
@@ -267,8 +278,9 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
     for number, line in enumerate(content.splitlines(), 1):
         value = parse(line, f"line {number} of metrics.jsonl")
         if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-            line_of = Text("line {number} of metrics.jsonl", number=number)
-            raise refused(line_of, "must be an object with a kind")
+            raise refused(
+                Text("line {number} of metrics.jsonl", number=number), "must be an object with a kind"
+            )
         yield value
 
 
@@ -289,8 +301,12 @@ def read_prefix(path: Path, prefix: MetricsPrefix) -> bytes:
     content = read_bytes(path) if os.path.lexists(path) else b""
     lines = b"".join(content.splitlines(keepends=True)[: prefix.lines])
     if hashlib.sha256(lines).hexdigest() != prefix.sha256:
-        rule = "must begin with the {count} lines its checkpoint stands for"
-        raise refused(path.name, rule, Text("others"), count=prefix.lines)
+        raise refused(
+            path.name,
+            "must begin with the {count} lines its checkpoint stands for",
+            Text("others"),
+            count=prefix.lines,
+        )
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that follow from what they are for: every purpose has a stream of its own."""
+"""Random generators by their purpose: each purpose has independent numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def seed_of(*key: object) -> int:
-    """A generator's seed. Keys that differ anywhere, be it by one, give seeds that have nothing in common."""
+    """A generator's seed, by a hash: different keys, even by one, give unrelated seeds."""
     digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

@@ -45,8 +45,9 @@ def open_regular(path: Path, largest: int | None = None) -> BinaryIO:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
-        rule = "must be a file that can be read, got: {reason}"
-        raise refused(path.name, rule, reason=error.strerror) from None
+        raise refused(
+            path.name, "must be a file that can be read, got: {reason}", reason=error.strerror
+        ) from None
     found = os.fstat(handle)
     if stat.S_ISREG(found.st_mode) and (largest is None or found.st_size <= largest):
         return os.fdopen(handle, "rb")

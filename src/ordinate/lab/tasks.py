@@ -1,11 +1,11 @@
 """What a model is asked to learn: text, or small problems whose answer is known.
 
-A batch is tokens and, for each, the token that should follow; targets nobody asks for are -1. Every batch
-follows from a few numbers (seed and step), so all encodings see the same batches in the same order, and
-a run that was interrupted needs no memory of where it was.
+A batch is tokens and, for each, the token that should follow; a target of -1 is ignored. Every batch follows from the
+seed and the step, so all encodings see the same batches in the same order, and a run that was interrupted restores no
+random generator.
 
-Answers are scored with the right answer so far in view. For exact match that is the same as letting the model
-write by itself, greedily: up to its first mistake it would see the very same tokens.
+Answers are scored with the right answer so far as input. For exact match that equals greedy generation: up to its first
+mistake the model would see the same tokens.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ..checks import refused
+from ..text import Text
 from .config import RunConfig
 from .corpus import Corpus, bigram_loss
 from .seeds import generator
 
-#: The target of a token whose successor is not asked for.
+#: The target of a token whose successor is not scored, as PyTorch's ``ignore_index``.
 IGNORED = -1
 
-
-#: Sequences of a problem that each length is tested on, at least.
+#: Each length is tested on at least so many sequences of a problem.
 FEWEST_TESTS = 64
 
 
@@ -37,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What is reached without a model: the loss, and the share of right answers where there are such."""
+    """What is reached without a model: the loss, and the share of right answers for tasks that have answers."""
 
     name: str
     loss: float
@@ -45,11 +46,11 @@ class Baseline(NamedTuple):
 
 
 class Task(ABC):
-    """Something to learn at one length and be tested on at others."""
+    """What a model learns at one length and is tested on at others."""
 
     #: The shortest sequence that can hold the task.
     minimum_length: int
-    #: How answers are counted: whole answers, single tokens, or not at all (a loss says it all).
+    #: How answers are counted: whole answers, single tokens, or not at all (the loss is the measure).
     measure: Literal["exact match", "accuracy"] | None
 
     @abstractmethod
@@ -57,22 +58,21 @@ class Task(ABC):
 
     @abstractmethod
     def test_sequences(self, config: RunConfig, length: int) -> Batch:
-        """All sequences to be tested at a length."""
+        """All test sequences of a length."""
 
     @abstractmethod
     def baseline(self, tests: Batch) -> Baseline:
-        """What can be had without a model; one that is near it has learned nothing yet."""
+        """What is reached without a model; a model that is no better has learned nothing."""
 
 
 class Language(Task):
     """Predict the next byte of a text.
 
-    Every length is tested on the same bytes: those of stretches as long as the longest length, spread evenly
-    over the validation text. Imagine the stretches laid end to end and cut into sequences of the length in
-    question. A sequence that begins in one stretch and ends in the next is tested twice: its first part where
-    the one stretch ends, its last part where the next begins, there with the text that really comes before.
-    So lengths that do not divide the longest are tested at every position equally often, too, and a loss that
-    changes with the length changes for no other reason.
+    Every length is tested on the same bytes: those of stretches as long as the longest length, spread evenly over the
+    validation text. The stretches are laid end to end and cut into sequences of the length in question. A sequence that
+    begins in one stretch and ends in the next is tested twice: its first part at the end of the one stretch, its last
+    part at the begin of the next, there after the text that really precedes it. So also lengths that do not divide the
+    longest are tested at every position equally often, and the loss changes with the length for no other reason.
     """
 
     minimum_length = 8
@@ -95,23 +95,23 @@ class Language(Task):
         return torch.linspace(first, last, count, dtype=torch.float64).long()
 
     def test_sequences(self, config: RunConfig, length: int) -> Batch:
-        """The targets that are asked for, in the order of the rows, are those of one stretch after the other."""
+        """The targets that are not ignored are, row by row, those of one stretch after the other."""
         longest, text = max(config.lengths), self.corpus.validation.long()
         begins, firsts = [], []
         for number, first in enumerate(self.stretches(config).tolist()):
-            laid = number * longest  # where this stretch begins if all are laid end to end
+            laid = number * longest  # the begin of this stretch if all are laid end to end
             for cut in range(laid // length * length, laid + longest, length):
                 begins.append(first + cut - laid)
                 firsts.append(first)
         at = torch.tensor(begins)[:, None] + torch.arange(length)
         asked = (at >= torch.tensor(firsts)[:, None]) & (at < torch.tensor(firsts)[:, None] + longest)
-        at.clamp_(max=len(text) - 2)  # nobody asks for what comes after the last stretch
+        at.clamp_(max=len(text) - 2)  # targets after the last stretch are ignored
         return Batch(text[at], torch.where(asked, text[at + 1], IGNORED))
 
     def controlled(self, config: RunConfig) -> Int[Tensor, "stretches targets"]:
-        """The targets of each stretch that have a control, by number; others from stretch to stretch."""
+        """The indices of the targets that have a control, in each stretch other ones."""
         # A control costs a training length of tokens: one target in four, 65536, or as many as training has
-        # sequences, whichever are fewest, but one of every stretch.
+        # sequences, whichever are fewest, but at least one of every stretch.
         most = min(65536, config.steps * config.batch)
         every = min(max(4, -(-config.evaluation_tokens // most)), max(config.lengths))
         shift = torch.arange(len(self.stretches(config)))[:, None] % every
@@ -120,7 +120,7 @@ class Language(Task):
     def windows(
         self, config: RunConfig
     ) -> tuple[Int[Tensor, "targets window"], Int[Tensor, " targets"]]:
-        """Those targets, and before each exactly the training length of tokens."""
+        """The tokens before each of those targets, exactly a training length of them, and the targets."""
         at = (self.stretches(config)[:, None] + self.controlled(config)).flatten()
         text = self.corpus.validation.long()
         return text[at[:, None] + torch.arange(1 - config.train_length, 1)], text[at + 1]
@@ -132,40 +132,41 @@ class Language(Task):
         )
 
     def check_lengths(self, train_length: int, lengths: tuple[int, ...]) -> None:
-        """The text must be longer than what is cut from it."""
+        """The text must be longer than the sequences that are cut from it."""
         for name, part, length in (
             ("training", self.corpus.train, train_length),
             ("validation", self.corpus.validation, _lead(train_length, lengths) + max(lengths)),
         ):
             if len(part) <= length:
-                raise ValueError(
-                    f"text must have more than {length} bytes for {name} at the lengths asked for, "
-                    f"got {len(part)}"
+                raise refused(
+                    "text",
+                    "must have more than {length} bytes for {part} at the lengths asked for",
+                    len(part),
+                    length=length,
+                    part=Text(name),
                 )
 
 
 def _lead(train_length: int, lengths: Sequence[int]) -> int:
-    """How much of the text before a stretch may be shown to its first targets."""
+    """Bytes of text before a stretch that its first targets may need."""
     return max(train_length, *(length for length in lengths if max(lengths) % length), 0) - 1
 
 
 class Problem(Task):
     """Random sequences with a question and an answer.
 
-    Training asks for variant ``"training"``, the test proper for ``"test"``; most problems draw from one
-    source for both, where hardly one sequence comes twice.
+    Training draws variant ``"training"``, the main test ``"test"``; most problems draw both from the same
+    distribution, in which a sequence hardly ever repeats.
     """
 
-    #: How many tokens an answer's token is drawn from, so what guessing it costs is the logarithm.
+    #: How many tokens an answer's token is drawn from; the loss of guessing is the logarithm.
     choices: int
     #: Further test sets, by name.
     variants: tuple[str, ...] = ()
 
     @abstractmethod
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
-        """Texts of at most ``length + 1`` bytes, and which of them are asked for."""
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
+        """Texts of at most ``length + 1`` bytes, and which bytes are scored."""
 
     def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch:
         """Problems of every size up to the length, one size a batch."""
@@ -189,10 +190,8 @@ class Copy(Problem):
     measure = "exact match"
     choices = 26
 
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
-        letters = _letters(rng, batch, length // 2)
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
+        letters = torch.randint(ord("a"), ord("z") + 1, (batch, length // 2), generator=rng)
         return _question_and_answer([letters], self.answer(letters))
 
     def answer(self, letters: Tensor) -> Tensor:
@@ -207,10 +206,10 @@ class Reverse(Copy):
 
 
 class Addition(Problem):
-    """Two numbers of equally many digits and their sum, ones first, as carries go: ``"47+85=231"``.
+    """Two numbers of equally many digits and their sum, ones first, in the order of carries: ``"47+85=231"``.
 
-    Whoever adds without carries, or carries one place far, gets no answer right of three digits or more, and the longer
-    the numbers, the longer carries run. A fifth of all pairs of numbers is never trained on, and tests are on
+    A model that adds without carries, or carries by one place only, gets no answer of three digits or more right, and
+    longer numbers have longer carries. A fifth of all pairs of numbers is in no training batch, and tests draw from
     those alone.
     """
 
@@ -218,9 +217,7 @@ class Addition(Problem):
     measure = "exact match"
     choices = 10
 
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
         digits = (length - 2) // 3
         drawn = torch.empty(0, 2, digits, dtype=torch.long)
         while len(drawn) < batch:
@@ -238,12 +235,14 @@ class Addition(Problem):
         return _question_and_answer([one + zero, plus, two + zero], torch.stack(answer, dim=1) + zero)
 
     @staticmethod
-    def numbers(rng: torch.Generator, count: int, digits: int) -> Int[Tensor, "count two digits"]:
-        """Pairs of numbers with long carries: half to nine tenths of their places add up to 9, which hands one on."""
+    def numbers(rng: Generator, count: int, digits: int) -> Int[Tensor, "count two digits"]:
+        """Pairs of numbers with long carries: half to nine tenths of their places add up to 9."""
         one, two = torch.randint(0, 10, (2, count, digits), generator=rng)
         nine = torch.rand(count, digits, generator=rng) < 0.5 + 0.4 * torch.rand(count, 1, generator=rng)
-        nine[:, -1] = False  # nothing is carried into the ones
-        if digits > 2:  # somewhere a carry begins, and half of the places before it or more hand it on
+        nine[:, -1] = False  # no carry enters the ones
+        if (
+            digits > 2
+        ):  # a carry begins at a random place, and half of the places before it or more pass it on
             at, begins = torch.arange(digits), torch.randint(2, digits, (count, 1), generator=rng)
             ends = (begins * 0.5 * torch.rand(count, 1, generator=rng)).ceil()
             one = torch.where(at == begins, one.clamp(min=1), one)
@@ -253,7 +252,7 @@ class Addition(Problem):
 
     @staticmethod
     def held_out(numbers: Int[Tensor, "batch two digits"]) -> Bool[Tensor, " batch"]:
-        """Whether a pair of numbers is for tests: by a hash of its digits, so both sides know without a list."""
+        """Whether a pair of numbers is for tests: by a hash of its digits, which needs no list."""
         mixed = torch.full(numbers.shape[:1], 2166136261)
         for digit in numbers.flatten(1).unbind(1):  # FNV-1a, 32 bits
             mixed = ((mixed ^ digit) * 16777619) & 0xFFFFFFFF
@@ -263,8 +262,8 @@ class Addition(Problem):
 class PassKey(Problem):
     """A number hidden among others, asked for at the end: ``"pin 70365. key 48213. …what is the key? 48213"``.
 
-    The protocol of landmark attention (arXiv:2305.16300) for models of bytes, with other numbers in the place of idle
-    talk: whoever only looks for digits finds the wrong ones. Variants hide the key in one quarter of the text each.
+    The protocol of landmark attention (arXiv:2305.16300) for models of bytes, with other numbers in place of filler
+    text: a model that only looks for digits finds wrong ones. Variants hide the key in one quarter of the text each.
     """
 
     measure = "exact match"
@@ -276,9 +275,7 @@ class PassKey(Problem):
     minimum_length = _EACH + len(_QUESTION) + 5 - 1
     variants = ("first quarter", "second quarter", "third quarter", "last quarter")
 
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
         room = length - self.minimum_length + self._EACH
         count = room // self._EACH
         first, stop = 0, count
@@ -293,15 +290,15 @@ class PassKey(Problem):
         for named, numbered, place in zip(names, numbers, places, strict=True):
             each = [self._NAMES[name] for name in named]
             each[place] = b"key"
-            told = b"".join(self._NUMBER % pair for pair in zip(each, numbered, strict=True))
-            texts.append(told.rjust(room) + self._QUESTION + b"%05d" % numbered[place])
+            lines = b"".join(self._NUMBER % pair for pair in zip(each, numbered, strict=True))
+            texts.append(lines.rjust(room) + self._QUESTION + b"%05d" % numbered[place])
         text = torch.tensor([list(each) for each in texts])
         asked = torch.zeros_like(text, dtype=torch.bool)
         asked[:, -5:] = True
         return text, asked
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Answer any of the numbers in the text: all that can be had without reading what they are called."""
+        """Answer any of the numbers in the text: the best without reading their names."""
         numbers = (tests.tokens == ord(".")).sum(1).double()
         return Baseline(
             "one of the numbers", (numbers.log() / 5).mean().item(), (1 / numbers).mean().item()
@@ -309,21 +306,18 @@ class PassKey(Problem):
 
 
 class Induction(Problem):
-    """A block of different letters again and again, ``"qxvdqxvdqx…"``: what followed this one before?
+    """A block of different letters repeated, ``"qxvdqxvdqx…"``: which letter followed this one before?
 
-    The blocks are new for every sequence, so the answer can only be found by looking back (arXiv:2209.11895), and
-    no letter comes twice in a block, so there is one answer. Blocks have 13 to 26 letters at every length that has room
-    for two of them: what changes with the length is where tokens stand, and nothing else. Asked for from the second
-    letter that comes again.
+    The blocks are new for every sequence, so the answer is only in the earlier tokens (arXiv:2209.11895), and no letter
+    is twice in a block, so there is one answer. Blocks have 13 to 26 letters at every length that has room for two of
+    them: only the positions of tokens change with the length. Scored from the second repeated letter on.
     """
 
     minimum_length = 8
     measure = "accuracy"
     choices = 26
 
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
         longest = min(26, length // 2)
         block = torch.randint(longest // 2, longest + 1, (batch, 1), generator=rng)
         letters = ord("a") + torch.rand(batch, 26, generator=rng).argsort(1)
@@ -331,7 +325,7 @@ class Induction(Problem):
         return letters.gather(1, at % block), at > block
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess among the letters that came least often: all that is known without looking where they stand."""
+        """Guess among the letters that were least frequent: the best without their positions."""
         asked = tests.targets != IGNORED
         counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked]
         counts[counts == 0] = tests.tokens.shape[1]
@@ -344,11 +338,11 @@ class Induction(Problem):
 class FlipFlop(Problem):
     """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
 
-    A tenth of the instructions write, a tenth read, the rest are to be ignored. Training asks for every read. Scored
-    is the first read of what was written, if it directly follows an ignored bit and comes after a second write: there
-    the last bit, the last that was read and the first are right half the time. After a write or another read the last
-    bit is the answer, and what was read once can be had from there. Variants score all reads, ignore more (98 %: the
-    last write is far away) and less (10 %: there are many others).
+    A tenth of the instructions write, a tenth read, the rest are to be ignored. Training scores every read. Tests score
+    the first read after a write, if it directly follows an ignored bit and is after a second write: there the last bit,
+    the last bit read and the first bit are each right half the time. Other reads are easier: after a write the last bit
+    is the answer, and after another read its bit. Variants score all reads, ignore more (98 %: the last write is far
+    away) and less (10 %: there are many other writes).
     """
 
     minimum_length = 16
@@ -356,9 +350,7 @@ class FlipFlop(Problem):
     choices = 2
     variants = ("all reads", "sparse", "dense")
 
-    def sample(
-        self, rng: torch.Generator, batch: int, length: int, variant: str
-    ) -> tuple[Tensor, Tensor]:
+    def sample(self, rng: Generator, batch: int, length: int, variant: str) -> tuple[Tensor, Tensor]:
         pairs = (length + 1) // 2
         bits = torch.randint(0, 2, (batch, pairs), generator=rng)
         drawn = torch.rand(batch, pairs, generator=rng)
@@ -371,7 +363,7 @@ class FlipFlop(Problem):
         scored = variant not in ("training", "all reads")
         if (
             scored
-        ):  # nobody reads between the last write and the end, so that the read there is a first one
+        ):  # no read between the last write and the end, so that the read at the end is the first
             reads[:, :-1] &= last_write[:, :-1] != last_write[:, -1:]
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
@@ -386,7 +378,7 @@ class FlipFlop(Problem):
         return text, torch.stack((torch.zeros_like(asked), asked), dim=2).flatten(1)
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess by how often each bit has come: all that is known without looking at the instructions."""
+        """Guess by the frequency of each bit so far: the best without reading the instructions."""
         asked = tests.targets != IGNORED
         bits = torch.stack([tests.tokens == ord(bit) for bit in "01"], dim=2)
         counts = bits.cumsum(1)[asked].double()
@@ -408,10 +400,6 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def _letters(rng: torch.Generator, batch: int, count: int) -> Tensor:
-    return torch.randint(ord("a"), ord("z") + 1, (batch, count), generator=rng)
-
-
 def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor, Tensor]:
     equals = torch.full((answer.shape[0], 1), ord("="))
     asked = torch.zeros(answer.shape[0], sum(part.shape[1] for part in question) + 1, dtype=torch.bool)
@@ -420,7 +408,7 @@ def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor
 
 
 def _padded(text: Tensor, asked: Tensor, length: int) -> Batch:
-    """Tokens and targets of one length, filled up with spaces that nobody asks for."""
+    """Tokens and targets of one length, filled up with spaces whose targets are ignored."""
     tokens = torch.full((text.shape[0], length), ord(" "))
     targets = torch.full_like(tokens, IGNORED)
     filled = text.shape[1] - 1

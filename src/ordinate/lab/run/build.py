@@ -1,4 +1,4 @@
-"""What a run is made of: its task, its model, its optimizer and the course of its learning rate."""
+"""The parts of a run: its task, its model, its optimizer and its learning rate at each step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import math
 import torch
 from torch import nn
 
+from ...checks import refused
 from ...encoding import PositionEncoding
 from ...entries import create
+from ...text import Text
 from ..config import RunConfig
 from ..corpus import load_corpus
 from ..seeds import seed_of
@@ -26,9 +28,11 @@ def make_task(config: RunConfig) -> Task:
         return TASKS[config.task]()
     corpus = load_corpus(config.text)
     if config.corpus and corpus.fingerprint != config.corpus:
-        raise ValueError(
-            f"text must be what the comparison began with, of fingerprint {config.corpus}, "
-            f"got {corpus.source} of {corpus.fingerprint}"
+        raise refused(
+            "text",
+            "must be what the comparison began with, of fingerprint {fingerprint}",
+            Text("{source} of {fingerprint}", source=corpus.source, fingerprint=corpus.fingerprint),
+            fingerprint=config.corpus,
         )
     return Language(corpus)
 

@@ -1,4 +1,4 @@
-"""The state of a run in progress, in one safetensors file that is either whole or not there."""
+"""The state of a run in progress, in one safetensors file that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...checks import refused
 from ...files import write_file
 from ..config import RunConfig
 from ..records import MetricsPrefix
@@ -20,11 +21,11 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass
 class State:
-    """How far a run is. Batches follow from the step, so no generator has a state to keep.
+    """How far a run is. Batches follow from the step, so no state of a random generator is stored.
 
     Attributes:
-        config: Whose state this is.
-        prefix: The lines of the metrics that led to it.
+        config: Of the run.
+        prefix: The lines of the metrics up to this step.
     """
 
     config: RunConfig
@@ -45,14 +46,14 @@ def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Bring a model and its optimizer to a state, on whatever device they are."""
+    """Load a state into a model and its optimizer, on their device."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state.tensors[f"model.{name}"])
             if f"{_MOMENTS[0]}.{name}" in state.tensors:
                 held = optimizer.state[parameter]
                 held["step"] = torch.tensor(float(state.step))
-                if parameter.is_cuda:  # where the fused optimizer counts on the device
+                if parameter.is_cuda:  # there the fused optimizer counts steps on the device
                     held["step"] = held["step"].to(parameter.device)
                 for moment in _MOMENTS:
                     held[moment] = state.tensors[f"{moment}.{name}"].to(parameter.device).clone()
@@ -67,7 +68,7 @@ def save(state: State, path: Path) -> None:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
-    """Tensors and words about them, with the SHA-256 of both."""
+    """Tensors and metadata, with the SHA-256 of both."""
     from safetensors.torch import save as to_bytes
 
     tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
@@ -94,14 +95,16 @@ def load(path: Path) -> State:
             MetricsPrefix(int(about["lines"]), about["metrics"]), tensors,
         )  # fmt: skip
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path.name} must be a checkpoint, cannot be read: {error!r}") from None
+        raise refused(
+            path.name, "must be a checkpoint, cannot be read: {reason}", reason=f"{error!r:.400}"
+        ) from None
     if not whole:
-        raise ValueError(f"{path.name} must be as it was written, its SHA-256 differs")
+        raise refused(path.name, "must be as it was written, its SHA-256 differs")
     return state
 
 
 def step_of(directory: Path) -> int:
-    """Where an unfinished run will go on; 0 without a checkpoint that can be read."""
+    """The step of an unfinished run's checkpoint; 0 without one that can be read."""
     from safetensors import SafetensorError, safe_open
 
     path = directory / "checkpoint.safetensors"
@@ -114,7 +117,7 @@ def step_of(directory: Path) -> int:
 
 
 def how_it_resumes(directory: Path) -> str:
-    """The same in words."""
+    """From which step an unfinished run will go on, in words."""
     step = step_of(directory)
     return (
         f"goes on from the checkpoint at step {step}"

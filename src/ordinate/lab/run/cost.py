@@ -1,4 +1,4 @@
-"""What an encoding adds to the work of a model, counted from what its hooks do."""
+"""The operations, bytes and memory that an encoding and a training step need."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
     encoding = encoding.cpu()
     with torch.no_grad():
         added = float((encoding.embed(torch.zeros_like(x)) != 0)[0].any(0).sum())
-        turned = _turned_channels(encoding, head_dim, heads)
-        operations = added + 3 * 2 * turned * heads * layers  # of queries and of keys
-        bytes_moved = 4 * added + 4 * turned * layers  # half cos, half sin
+        rotated = _rotated_channels(encoding, head_dim, heads)
+        operations = added + 3 * 2 * rotated * heads * layers  # of queries and of keys
+        bytes_moved = 4 * added + 4 * rotated * layers  # half cos, half sin
         seen = heads * (length + 1) / 2
         for part in parts_of(encoding.bias(q, k, x=x)):
             operations += seen * layers * (2 if isinstance(part, LinearBias) else 1)
@@ -52,41 +52,43 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
     return operations, bytes_moved
 
 
-def _turned_channels(encoding: PositionEncoding, head_dim: int, heads: int) -> int:
-    """How many channels of a head are turned: those that another one reaches, by however small an angle.
+def _rotated_channels(encoding: PositionEncoding, head_dim: int, heads: int) -> int:
+    """How many channels of a head are rotated: those that depend on another one, by however small an angle.
 
-    A value that is no number shows where a channel goes, whatever it is multiplied with.
+    NaN in one channel makes NaN of each channel that depends on it.
     """
-    marked = torch.zeros(head_dim, heads, 2, head_dim)  # in each row of the batch another channel
+    marked = torch.zeros(
+        head_dim, heads, 2, head_dim
+    )  # in each row of the batch, NaN in another channel
     marked.diagonal(dim1=0, dim2=3).fill_(math.nan)
     reached = encoding.rotate(marked, marked)[0][:, 0, -1].isnan()
     return int(reached.fill_diagonal_(False).any(0).sum())
 
 
 def training_memory(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
-    """Bytes a training step holds at its fullest on a CPU, where no allocator keeps count.
+    """The peak memory of a training step in bytes on a CPU, whose allocator has no counter.
 
-    Weights, gradients, the optimizer's two moments, and everything the forward pass keeps for the
-    backward pass, each piece of memory once.
+    Weights, gradients, the optimizer's two moments, and everything the forward pass saves for the
+    backward pass, each storage once.
     """
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         token_losses(model(tokens), targets).sum()
     weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
-    return 4 * sum(weights.values()) + sum(n for where, n in kept.items() if where not in weights)
+    return 4 * sum(weights.values()) + sum(n for where, n in saved.items() if where not in weights)
 
 
 def least_training_memory(config: RunConfig) -> int:
-    """Bytes that training holds at least, known before the model is made.
+    """Bytes that training needs at least, known before the model is made.
 
-    Of every layer its twelve matrices of ``d_model × d_model``, each with its gradient and two moments, and
-    of every token the twelve vectors of ``d_model`` that its products are taken with.
+    For every layer its twelve matrices of ``d_model × d_model``, each with its gradient and two moments, and
+    for every token and layer twelve vectors of ``d_model`` that the matrices are multiplied with.
     """
     matrices = 12 * config.d_model**2 * config.num_layers
     vectors = 12 * config.d_model * config.num_layers * config.batch * config.train_length

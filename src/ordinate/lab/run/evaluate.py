@@ -1,9 +1,9 @@
-"""A trained model at many lengths: its loss as a whole, at the end, by position, and against its own control.
+"""A trained model at many lengths: its loss in all, at the end, by position, and compared with a control.
 
-Text is uneven: one stretch is harder than the next by more than most encodings differ. So whatever compares
-positions compares them on the same targets, by way of a control, `windowed_losses`: every so many of the
-targets, each predicted from exactly the last training length of tokens, at the positions of training.
-The loss of a target less its control is what the position did; what the target itself costs is gone.
+Text is uneven: stretches differ in difficulty by more than most encodings differ. So positions are compared on the same
+targets, by a control, `windowed_losses`: one target in so many, predicted from exactly the last training length of
+tokens, at the positions of training. The loss of a target minus its control is the effect of the position, without the
+difficulty of the target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..config import RunConfig
 from ..tasks import IGNORED, Batch, Language, Problem, Task
 from .model import Transformer, token_losses
 
-# Tokens of one forward pass: enough to keep a machine busy, few enough to fit beside everything else.
+# Tokens of one forward pass: many enough to use the machine, few enough to fit in its memory.
 _TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072, "mps": 4096}
 
 
@@ -40,7 +40,7 @@ def evaluate(
     """
     refused = refusal(model.encoding, config, length)
     if refused is not None:
-        return {"length": length, **_nothing(), "refused": refused}
+        return {"length": length, **_no_measures(), "refused": refused}
     batch = task.test_sequences(config, length)
     losses, right = _losses(model, batch, config)
     asked = batch.targets != IGNORED
@@ -49,14 +49,14 @@ def evaluate(
     ends = asked & (at >= length - config.last_tokens)
     # An answer that counts only as a whole is one of the last tokens, wherever it begins.
     last = _accuracy(task, right, asked if task.measure == "exact match" else ends)
-    if isinstance(task, Language):  # from sequences to stretches, which are the same at every length
+    if isinstance(task, Language):  # rows become stretches, which are the same at every length
         stretches = len(task.stretches(config))
         losses, at = (part[asked].view(stretches, -1) for part in (losses, at))
         asked = torch.ones_like(losses, dtype=torch.bool)
     loss, loss_error = _mean(losses, asked)
     found = {
         "length": length,
-        **_nothing(),
+        **_no_measures(),
         "loss": loss,
         "loss_error": loss_error,
         "stretches": losses.mean(1).tolist() if isinstance(task, Language) else [],
@@ -88,32 +88,32 @@ def windowed_losses(
     model: nn.Module,
     task: Task,
     config: RunConfig,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float[Tensor, "stretches targets"] | None:
-    """The control: the loss of every so many targets with exactly the last training length of tokens in view.
+    """The control: the loss of one target in so many, predicted from exactly the last training length of tokens.
 
-    A model that makes use of more has a lower loss where it sees more. None for problems, whose answers
-    need the whole of the question.
+    A model that uses more context has a lower loss where it sees more. None for problems, whose answers need the whole
+    question.
 
     Args:
-        tell: Called with the number of targets that are done, 0 first, and of all there are.
+        report: Called with the number of targets that are done, 0 first, and their total number.
     """
     if not isinstance(task, Language):
         return None
     tokens, targets = task.windows(config)
     rows = max(1, _TOKENS_A_PASS[config.device] // config.train_length)
     losses: list[Tensor] = []
-    tell(0, len(targets))
+    report(0, len(targets))
     with torch.no_grad(), _autocast(config):
         for window, target in zip(tokens.split(rows), targets.split(rows), strict=True):
             logits = model(window.to(config.device))[:, -1:]
             losses.append(token_losses(logits, target[:, None].to(config.device)).cpu().double())
-            tell(sum(map(len, losses)), len(targets))
+            report(sum(map(len, losses)), len(targets))
     return torch.cat(losses).view(len(task.stretches(config)), -1)
 
 
 def validation_loss(model: nn.Module, task: Task, config: RunConfig) -> float:
-    """The loss at the training length on a quarter of the test, for a look during training."""
+    """The loss at the training length on a quarter of the test, during training."""
     batch = task.test_sequences(config, config.train_length)
     batch = Batch(*(part[::4] for part in batch))
     losses, _ = _losses(model, batch, config)
@@ -121,7 +121,7 @@ def validation_loss(model: nn.Module, task: Task, config: RunConfig) -> float:
 
 
 def refusal(encoding: PositionEncoding, config: RunConfig, length: int) -> str | None:
-    """Why an encoding declines a length, in its own words; None if it does not."""
+    """The sentence by which an encoding refuses a length; None if it does not."""
     device = torch.device(config.device)
     x = torch.zeros(1, length, config.d_model, device=device)
     q = x.view(1, length, config.num_heads, -1).transpose(1, 2)
@@ -152,7 +152,7 @@ def _autocast(config: RunConfig) -> torch.autocast:
 
 
 def _bins(length: int, train_length: int) -> list[tuple[int, int]]:
-    """Eighths of the training length, then quarters of an octave: about as much as a logarithmic axis can show."""
+    """Eighths of the training length, then quarters of an octave: as many as a logarithmic axis can show."""
     edges = {train_length * eighth // 8 for eighth in range(9)}
     octaves = math.log2(max(length / train_length, 1))
     edges |= {round(train_length * 2 ** (quarter / 4)) for quarter in range(math.ceil(4 * octaves))}
@@ -167,7 +167,7 @@ def _accuracy(task: Task, right: Tensor, asked: Tensor) -> tuple[float | None, f
     if task.measure == "exact match":
         right, asked = (right | ~asked).all(1, keepdim=True), torch.ones(len(asked), 1, dtype=torch.bool)
     share, error = _mean(right.double(), asked)
-    # All right, or all wrong: by the rule of three, 3 in so many may still be the other way (two errors).
+    # If all are right, or all wrong: by the rule of three, up to 3 in so many may be otherwise (two errors).
     rows = asked.any(1).sum().item()
     return share, None if error is None else max(error, 1.5 / rows)
 
@@ -187,7 +187,7 @@ def _variants(model: nn.Module, task: Task, config: RunConfig, length: int) -> d
 def _mean(
     values: Float[Tensor, "rows columns"], counted: Bool[Tensor, "rows columns"]
 ) -> tuple[float | None, float | None]:
-    """The mean of the values that count, and its standard error, rows being what is drawn independently."""
+    """The mean of the counted values, and its standard error; rows are drawn independently."""
     counts = counted.sum(1).double()
     sums = torch.where(counted, values, 0.0).sum(1)
     total = counts.sum()
@@ -196,13 +196,13 @@ def _mean(
     mean = sums.sum() / total
     if len(counts) < 2:
         return mean.item(), None
-    # Of a ratio of two sums: rows may hold different numbers of values.
+    # The error of a ratio of two sums, since rows may hold different numbers of values.
     scatter = (sums - mean * counts).square().sum() * len(counts) / (len(counts) - 1)
     return mean.item(), (scatter.sqrt() / total).item()
 
 
-def _nothing() -> dict[str, Any]:
-    """Every measure, before anything is measured."""
+def _no_measures() -> dict[str, Any]:
+    """Every measure, with nothing measured."""
     names = ("loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error")
     empty: dict[str, Any] = {"positions": [], "stretches": [], "variants": {}}
     scores = ("accuracy", "accuracy_error", "last_accuracy", "last_accuracy_error")

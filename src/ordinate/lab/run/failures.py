@@ -1,4 +1,4 @@
-"""What went wrong, in a sentence for the user; the rest of it in a file for those who want to know why."""
+"""Runs that failed: a sentence for the user, the traceback in a file, and the error to raise in the end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 from ...files import DiskFull
+from ..formats import one_line
+from .progress import Progress
 
 FILE = "failures.log"
 
@@ -14,34 +16,46 @@ class RunFailed(RuntimeError):
     """A run that stopped with an error, or whose process was lost."""
 
 
+class ClusterError(RuntimeError):
+    """The cluster cannot be used, or cannot do the runs."""
+
+
+class Failures:
+    """Failed runs of one comparison. They do not stop the others; the first is raised when all are done."""
+
+    def __init__(self, out: Path, progress: Progress) -> None:
+        self.out, self.progress = out, progress
+        self._errors: list[Exception] = []
+
+    def failed(self, name: str, error: Exception, details: str) -> None:
+        """A run stopped with an error of its own, which running it again would repeat."""
+        sentence = f"{name} failed: {one_line(error, OSError, MemoryError)}"
+        sentence += log_failure(self.out, f"{name} failed", details)
+        self.add(as_raised(error, sentence), sentence)
+
+    def add(self, error: Exception, sentence: str) -> None:
+        self._errors.append(error)
+        self.progress.say(sentence)
+
+    def raise_first(self) -> None:
+        if self._errors:
+            raise self._errors[0]
+
+
 def as_raised(error: Exception, sentence: str) -> Exception:
-    """What a run's error is to the comparison: itself where it says all there is to say, or the sentence."""
-    if isinstance(error, (MemoryError, DiskFull)) or (isinstance(error, OSError) and error.filename):
+    """The error to raise for a failed run: its own where that says enough, else one with the sentence."""
+    says_enough = isinstance(error, (MemoryError, DiskFull, ClusterError))
+    if says_enough or (isinstance(error, OSError) and error.filename):
         return error
     return RunFailed(sentence)
 
 
-def one_line(error: BaseException) -> str:
-    """An error in one line, and not a long one.
-
-    Example:
-        >>> one_line(KeyError("a\\nb"))
-        "KeyError: 'a\\\\nb'"
-    """
-    words = " ".join(str(error).split())[:400]
-    return (
-        words
-        if isinstance(error, (OSError, MemoryError)) and words
-        else f"{type(error).__name__}: {words}"
-    )
-
-
 def log_failure(out: Path, what: str, details: str) -> str:
-    """Append to ``out/failures.log``; words that name it, or none where it cannot be written."""
+    """Append to ``out/failures.log``; returns words that name the file, none where it cannot be written."""
     path = out / FILE
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n{details.rstrip()}\n\n")
-    except OSError:  # a full disk, say, which may be what went wrong
+    except OSError:  # a full disk, say, which may be why the run failed
         return ""
     return f" (details in {path})"

@@ -1,4 +1,4 @@
-"""A small GPT, short enough to print, whose only knowledge of order is a `PositionEncoding`.
+"""A small GPT, short enough to print, which knows positions only by a `PositionEncoding`.
 
 Pre-norm blocks of causal attention and a two-layer perceptron, after GPT-2 (and its short forms), with
 RMS norms and no dropout. Nothing here depends on which encoding it is given: `embed` is called once on
@@ -42,7 +42,7 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every weight but the encoding's, which knows its own beginning."""
+        """Initialize every weight but the encoding's, which initializes its own."""
         nn.init.normal_(self.head.weight, std=self.head.in_features**-0.5)
         # Embeddings of variance 1, as the first Transformer has them: its sinusoids are of that size.
         nn.init.normal_(self.tokens.weight, std=1.0)
@@ -50,7 +50,7 @@ class Transformer(nn.Module):
             if name.endswith(("qkv.weight", "up.weight")):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
             elif name.endswith(("out.weight", "down.weight")):
-                nn.init.zeros_(weight)  # a block begins by adding nothing, at any depth
+                nn.init.zeros_(weight)  # at first, a block adds zero
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocabulary"]:
         x = self.encoding.embed(self.tokens(tokens))
@@ -85,7 +85,7 @@ class Block(nn.Module):
 def token_losses(
     logits: Float[Tensor, "batch seq vocabulary"], targets: Int[Tensor, "batch seq"]
 ) -> Float[Tensor, "batch seq"]:
-    """The loss of every target in nats, zero where the target is -1 (nobody asked)."""
+    """The loss of every target in nats, zero where the target is -1 (ignored)."""
     flat = F.cross_entropy(
         logits.float().flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1
     )

@@ -1,4 +1,4 @@
-"""Comparisons of three sizes, each fitted to a machine."""
+"""Presets of comparisons: three sizes, each for a kind of machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Preset:
     """Arms at a training length, number of seeds, and what differs from `RunConfig`'s defaults.
 
     Attributes:
-        steps: By task, where one takes more than others to be learned.
+        steps: By task, for tasks that need more steps than others.
     """
 
     about: str
@@ -32,14 +32,14 @@ class Preset:
         return RunConfig("none", **{**self.settings, **of_task, **changes})
 
 
-def _t5(reach: int) -> str:
-    """T5's bias with its last row at a distance; a short reach has no room for its 32 rows."""
-    few = f",num_buckets={reach - reach % 2}" if reach <= 16 else ""
-    return f"t5:max_distance={reach}{few}"
+def _t5(distance: int) -> str:
+    """T5's bias with its last row at a distance; short distances have no room for its 32 rows."""
+    few = f",num_buckets={distance - distance % 2}" if distance <= 16 else ""
+    return f"t5:max_distance={distance}{few}"
 
 
-#: Tables of a relative bias reach as far as training does: a row that never learned says nothing. Where
-#: distances share a row, the last must be among those seen.
+#: Tables of a relative bias have no row for distances beyond the training length: such a row would not be trained.
+#: Where distances share a row, the last row must have one of those.
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
         "minutes on two cores",
@@ -49,7 +49,7 @@ PRESETS: dict[str, Preset] = {
         ),
         1,
         {"extensions": _SCALINGS},
-        # Found by trying: with these RoPE has learned the task (docs/lab.md).
+        # By experiment: after these steps RoPE has learned the task (docs/lab.md).
         {"passkey": 3000, "copy": 5000, "reverse": 6000, "induction": 1500},
     ),
     "standard": Preset(

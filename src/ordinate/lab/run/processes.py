@@ -1,4 +1,4 @@
-"""This process among those that train one model together; alone, unless torchrun started it."""
+"""This process among those that train one model together, as torchrun starts them; by default it is the only one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, distributed, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is. The main one alone writes records and speaks."""
+    """The rank of this process and the number of processes. Only the main one, rank 0, writes records and prints."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def join(cls, device: str) -> Processes:
-        """Meet the processes that ``torchrun`` started along with this one."""
+        """Connect to the other processes that ``torchrun`` started."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
@@ -52,7 +52,7 @@ class Processes:
         return value
 
     def any(self, here: bool) -> bool:
-        """Whether it is so in any of the processes."""
+        """Whether a flag is set in any of the processes."""
         if self.size == 1:
             return here
         found: list[Any] = [None] * self.size
@@ -60,7 +60,7 @@ class Processes:
         return any(found)
 
     def own_rows(self, batch: Tensor) -> Tensor:
-        """This process's share of the rows."""
+        """The rows of a batch that this process computes."""
         rows = batch.shape[0] // self.size
         return batch[self.rank * rows : (self.rank + 1) * rows]
 

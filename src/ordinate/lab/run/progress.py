@@ -1,4 +1,4 @@
-"""Telling whoever watches how far it is: bars on a terminal, plain lines elsewhere, always on stderr."""
+"""How far runs are, on stderr: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, TextIO
 
 
 class Progress:
-    """What a run tells while it works. This one is silent; the others override what they show."""
+    """Receives how far a run is. This class prints nothing; subclasses override what they show."""
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
-        """A phase of a run starts, ``done`` of ``total`` parts of it already there."""
+        """A phase of a run starts, ``done`` of its ``total`` parts already done."""
 
     def update(self, done: int, note: str = "") -> None:
-        """So much of the phase is done."""
+        """``done`` parts of the phase are done."""
 
     def end(self) -> None:
         """The phase is over."""
@@ -24,11 +24,11 @@ class Progress:
         """A run of the comparison is over."""
 
     def for_one_run(self) -> Progress:
-        """For runs side by side, one for each at a time; they show what they show in the same place."""
-        return self
+        """For runs in parallel, each of which needs its own; all of them print to the same place."""
+        return copy.copy(self)
 
     def say(self, sentence: str) -> None:
-        """Something a person should know."""
+        """Something the user should know."""
 
     def __enter__(self) -> Progress:
         return self
@@ -47,13 +47,8 @@ class PlainProgress(Progress):
         self._before = 0
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
-        self._label, self._total, self._done, self._before, self._note = (
-            f"{run}: {phase}",
-            total,
-            done,
-            done,
-            "",
-        )
+        self._label, self._note = f"{run}: {phase}", ""
+        self._total, self._done, self._before = total, done, done
         self._started = self._said = time.monotonic()
         if done:
             self.say(f"{self._label} goes on at {done} of {total}")
@@ -64,7 +59,7 @@ class PlainProgress(Progress):
         if now - self._said >= self.every and done < self._total:
             self._said = now
             parts = [f"{self._label} {done}/{self._total}", note]
-            if done > self._before:  # before anything is done, nothing says how long the rest takes
+            if done > self._before:  # nothing is known of the time left before the first part is done
                 left = (now - self._started) * (self._total - done) / (done - self._before)
                 parts.append(f"{_clock(left)} left")
             self.say(", ".join(filter(None, parts)))
@@ -77,9 +72,6 @@ class PlainProgress(Progress):
 
     def say(self, sentence: str) -> None:
         print(sentence, file=self.stream, flush=True)
-
-    def for_one_run(self) -> PlainProgress:
-        return copy.copy(self)
 
 
 class RichProgress(Progress):
@@ -136,9 +128,6 @@ class RichProgress(Progress):
 
     def run_done(self) -> None:
         self._bars.advance(self._all)
-
-    def for_one_run(self) -> RichProgress:
-        return copy.copy(self)  # with the same bars
 
 
 def _clock(seconds: float) -> str:

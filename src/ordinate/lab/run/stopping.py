@@ -1,4 +1,4 @@
-"""A request to stop: noted while a step is made, answered between two steps."""
+"""SIGINT and SIGTERM, noted during a training step and acted on between two steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Within the block SIGINT (Ctrl-C) and SIGTERM are noted, and KeyboardInterrupt comes at its end.
+    """Within the block SIGINT (Ctrl-C) and SIGTERM are noted, and KeyboardInterrupt is raised at its end.
 
-    Yields a function that says whether there was one, so that the block can save its work and leave early. A
-    second Ctrl-C is not waited with. Only the main thread gets signals; in others nothing is ever noted.
+    Yields a function that returns whether there was a signal, so that the block can save its work and leave early. A
+    second Ctrl-C is raised at once. Only the main thread receives signals; in other threads none is noted.
     """
     noted: list[int] = []
 
@@ -27,7 +27,10 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
-            if handler not in (signal.SIG_IGN, None):  # ignored before, or not Python's to put back
+            if handler not in (
+                signal.SIG_IGN,
+                None,
+            ):  # ignored before, or one that Python cannot restore
                 before[number] = signal.signal(number, note)
     try:
         yield lambda: bool(noted)

@@ -1,8 +1,7 @@
-"""A comparison: every encoding with every seed, planned whole before the first step is taken."""
+"""A comparison: every encoding with every seed, planned and checked before the first training step."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterable, Sequence
@@ -21,10 +20,12 @@ from ...checks import (
     check_positive_int,
     check_size,
     nearest,
+    refused,
 )
 from ...entries import catalog, parse
 from ...files import DiskFull
 from ...memory import free_memory
+from ...text import Text
 from .. import formats as words
 from ..config import RunConfig, distinct_specs
 from ..corpus import absolute_paths, load_corpus
@@ -36,7 +37,7 @@ from .cost import least_training_memory, parameters_of
 from .presets import PRESETS
 from .processes import Processes
 from .progress import Progress
-from .run_lock import lock_run
+from .registered import not_importable, registered_entries
 from .train import no_observers, train_and_evaluate
 from .workers import PROCESS_BYTES, Observers, run_side_by_side, usable_cores
 
@@ -53,15 +54,15 @@ def plan(
     elsewhere: bool = False,
     **changes: Any,
 ) -> Sweep:
-    """A comparison from a preset, other encodings and changed settings, checked to the last.
+    """A comparison from a preset, other encodings and changed settings, all of it checked.
 
     Args:
         preset: A name of `PRESETS`.
         arms: Encodings, as in `ordinate.create`; default the preset's.
         seeds: How many; default the preset's.
-        elsewhere: The runs are for other machines, whose devices this one need not have.
-        changes: Fields of `RunConfig`. ``lengths`` always holds the training length too; without it they
-            keep the preset's proportions to a changed one.
+        elsewhere: The runs are for other machines; this one need not have the device.
+        changes: Fields of `RunConfig`. The training length is always one of ``lengths``; where they are not given,
+            they have the preset's proportions to it.
 
     Raises:
         ValueError, TypeError, FileNotFoundError: A setting breaks a rule; the message says which.
@@ -72,7 +73,8 @@ def plan(
         (2, [32, 48, 64, 128, 256])
     """
     if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}")
+        rule, hint = "unknown preset {preset}{hint}", nearest(preset, PRESETS)
+        raise refused("", rule, preset=repr(preset), hint=hint)
     chosen = PRESETS[preset]
     count = chosen.seeds if seeds is None else seeds
     count = check_positive_int("seeds", count)
@@ -84,7 +86,7 @@ def plan(
     config = dataclasses.replace(config, lengths=tuple(sorted({config.train_length, *config.lengths})))
     check_config(config, elsewhere=elsewhere)
     if config.task == "language":
-        # Whole paths, so that the comparison can be gone on with from any folder.
+        # Absolute paths, so that the comparison can be resumed from any folder.
         config = dataclasses.replace(config, text=absolute_paths(config.text))
         corpus = load_corpus(config.text)
         Language(corpus).check_lengths(config.train_length, config.lengths)
@@ -98,13 +100,20 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
     """Every setting that all runs share; on this machine its device too, unless it is used elsewhere."""
     config.check_format()
     if config.task not in TASKS:
-        raise ValueError(f"unknown task {config.task!r}{nearest(config.task, TASKS)}")
+        rule, known = "unknown task {task}{hint}", nearest(config.task, TASKS)
+        raise refused("", rule, task=repr(config.task), hint=known)
     needed = TASKS[config.task].minimum_length
     for length in (config.train_length, *config.lengths):
         name = "train_length" if length == config.train_length else "lengths"
         check_size(name, length, most=LARGEST_WHOLE)
         if length < needed:
-            raise ValueError(f"{name} must be at least {needed} for task {config.task!r}, got {length}")
+            raise refused(
+                name,
+                "must be at least {least} for task {task}",
+                length,
+                least=needed,
+                task=repr(config.task),
+            )
     for name in (
         "steps", "batch", "d_model", "num_layers", "num_heads", "evaluation_tokens", "last_tokens",
         "validate_every", "checkpoint_every", "threads",
@@ -116,24 +125,24 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
         check_at_most(name, getattr(config, name), LARGEST_NUMBER)
     check_number("weight_decay", config.weight_decay, at_least=0)
     if config.d_model % config.num_heads:
-        raise ValueError(
-            f"d_model must be a multiple of num_heads {config.num_heads}, got {config.d_model}"
-        )
+        rule, other = "must be a multiple of {other} {count}", Text("num_heads")
+        raise refused("d_model", rule, config.d_model, other=other, count=config.num_heads)
     for name in ("compile", "deterministic", "control"):
         check_bool(name, getattr(config, name))
     check_choice("dtype", config.dtype, ("float32", "bfloat16"))
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check_choice("device", config.device, is_there)
     if not elsewhere and not is_there[config.device]:
-        raise ValueError(
-            f"device must be one that is there, got {config.device!r}, which PyTorch does not find"
-        )
+        rule, advice = "must be one that is there", ", which PyTorch does not find"
+        raise refused("device", rule, repr(config.device), advice=advice)
     scalings = [name for name, entry in catalog.items() if entry.is_scaling]
     for scaling in config.extensions:
         name = scaling.partition(":")[0].strip().lower()
         if name not in scalings or len(parse(scaling)) > 1:
-            likely = "" if name in scalings else nearest(name, scalings)
-            raise ValueError(f"extensions must be scalings of RoPE, got {scaling!r}{likely}")
+            hint = "" if name in scalings else nearest(name, scalings)
+            raise refused(
+                "extensions", "must be scalings of RoPE", repr(scaling), advice="{hint}", hint=hint
+            )
 
 
 def check_arms(arms: Iterable[str], config: RunConfig) -> None:
@@ -148,30 +157,32 @@ def untrained_rows(sweep: Sweep) -> list[str]:
     """A sentence for each arm whose table has rows that no distance of training reaches."""
     config, sentences = sweep.configs()[0], []
     for spec in sweep.arms:
-        reach = getattr(make_encoding(spec, config), "max_distance", 0)
-        if reach > config.train_length:
+        longest = getattr(make_encoding(spec, config), "max_distance", 0)
+        if longest > config.train_length:
             sentences.append(
-                f"{spec} has rows for distances up to {reach}, which training at {config.train_length} never "
+                f"{spec} has rows for distances up to {longest}, which training at {config.train_length} never "
                 f"reaches; max_distance={config.train_length} would have none"
             )
     return sentences
 
 
 def how_many_at_once(sweep: Sweep, out: Path, asked: int | None = None) -> int:
-    """How many runs to do side by side: on a CPU as many as there are cores and memory for, else one.
+    """How many runs to do in parallel: on a CPU as many as there are cores and memory for, else one.
 
     Args:
-        asked: By whoever knows better.
+        asked: A number to use instead.
 
     Raises:
-        ValueError: So many cannot be.
+        ValueError: That many are not possible.
     """
     config, left = sweep.configs()[0], max(1, len(_unfinished(sweep, out)))
     if asked is not None:
         check_positive_int("workers", asked)
     if config.device != "cpu":
         if asked not in (None, 1):
-            raise ValueError(f"workers must be 1 on a GPU, where runs take turns, got {asked}")
+            raise refused("workers", "must be 1 on a GPU, where runs take turns", asked)
+        return 1
+    if asked is None and not_importable(registered_entries(sweep.arms)):
         return 1
     if asked is not None:
         return min(asked, left)
@@ -191,12 +202,15 @@ def check_memory(sweep: Sweep, workers: int = 1) -> None:
     if workers > 1:
         needed = workers * (needed + PROCESS_BYTES)
     if config.device != "cuda" and free is not None and needed > free:
-        several = f" {workers} runs at once" if workers > 1 else ""
-        raise MemoryError(
-            f"batch times train_length, d_model and num_layers must fit into memory, got "
-            f"{config.batch} × {config.train_length}, {config.d_model} and {config.num_layers}, which need at "
-            f"least {needed / 1e6:,.0f} MB for training{several} with {free / 1e6:,.0f} MB free"
-        )
+        several: str = Text(" {workers} runs at once", workers=workers) if workers > 1 else ""
+        raise refused(
+            Text("batch times train_length, d_model and num_layers"),
+            "must fit into memory, got {batch} × {train_length}, {d_model} and {num_layers}, which need at least "
+            "{needed} MB for training{several} with {free} MB free",
+            error=MemoryError,
+            several=several, needed=f"{needed / 1e6:,.0f}", free=f"{free / 1e6:,.0f}",
+            **{name: getattr(config, name) for name in ("batch", "train_length", "d_model", "num_layers")},
+        )  # fmt: skip
 
 
 def _unfinished(sweep: Sweep, out: Path) -> list[RunConfig]:
@@ -204,24 +218,30 @@ def _unfinished(sweep: Sweep, out: Path) -> list[RunConfig]:
 
 
 def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
-    """There must be room for the checkpoints, weights and lines of all runs that are still to be done.
+    """The disk must have room for the checkpoints, weights and lines of all runs that are still to be done.
 
     Raises:
-        DiskFull: There is not.
+        DiskFull: It has not.
     """
     config, left = sweep.configs()[0], len(_unfinished(sweep, out))
     if not left:
         return
     weights = 4 * parameters_of(make_model(config))
-    # Finished runs keep their weights; one in progress has two checkpoints while it replaces one.
+    # The weights of finished runs stay; a run in progress has two checkpoints while it replaces one.
     needed = left * (weights + 300 * config.steps) + workers * 6 * weights
     folder = out
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DiskFull(
-            f"out must have room for {needed / 1e6:,.0f} MB, got {out} with {free / 1e6:,.0f} MB free"
+        facts = {"needed": f"{needed / 1e6:,.0f}", "free": f"{free / 1e6:,.0f}"}
+        raise refused(
+            "out",
+            "must have room for {needed} MB",
+            out,
+            error=DiskFull,
+            advice=" with {free} MB free",
+            **facts,
         )
 
 
@@ -234,14 +254,13 @@ def run_all(
     processes: Processes | None = None,
     workers: int = 1,
 ) -> None:
-    """Do every run that is not over: one after the other in this process, or side by side in others.
+    """Do every run that is not over: one after the other in this process, or in parallel in others.
 
-    A run that diverges is over, and does not keep the others from being done. How many are done at once makes
-    no difference to their numbers.
+    A run that diverges is over, and does not stop the others. How many run at once changes none of their numbers.
 
     Args:
         processes: Those that train each model together.
-        workers: Runs at once, in processes of their own (`run_side_by_side` says what that takes).
+        workers: Runs at once, in processes of their own (`run_side_by_side` has the conditions).
     """
     progress, processes = progress or Progress(), processes or Processes()
     if processes.main:
@@ -251,20 +270,18 @@ def run_all(
         return run_side_by_side(configs, out, workers, progress, observers)
     for config in sweep.configs():
         directory = sweep.directory(out, config)
-        # Nobody else works on this run, be it a second ``--resume`` of the same comparison.
-        with lock_run(directory) if processes.main else contextlib.nullcontext():
-            train_and_evaluate(
-                config,
-                directory,
-                progress if processes.main else Progress(),
-                observers=observers(directory) if processes.main else (),
-                processes=processes,
-            )
+        train_and_evaluate(
+            config,
+            directory,
+            progress if processes.main else Progress(),
+            observers=observers(directory) if processes.main else (),
+            processes=processes,
+        )
         progress.run_done()
 
 
 def begin(sweep: Sweep, out: Path, progress: Progress, workers: int = 1) -> None:
-    """Write down what is going to be done, and say where."""
+    """Write ``sweep.json``, and say what will be done and where its records are."""
     sweep.save(out)
     at_once = f", {workers} at once" if workers > 1 else ""
     progress.say(f"{words.plural(len(sweep.configs()), 'run')}{at_once}, records in {out}")

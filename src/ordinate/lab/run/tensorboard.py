@@ -1,4 +1,4 @@
-"""A run's numbers as TensorBoard event files, besides its records."""
+"""A run's numbers as TensorBoard event files, in addition to its records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..records import Metric
 
 
 class EventFile:
-    """Takes the lines of a run's metrics as they come.
+    """An observer that writes the lines of a run's metrics.
 
-    An interrupted run begins its events anew from its records, so no step is there twice; a run that is over
-    sends none, and keeps those it has.
+    An interrupted run writes its events again from its records, so that no step is there twice; a run that is over
+    writes none, and its events stay.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,7 +33,7 @@ class EventFile:
                 if name in metric:
                     self._writer.add_scalar(f"{metric['kind']}/{name}", metric[name], metric["step"])
         elif metric["kind"] == "evaluation" and metric["refused"] is None:
-            # The length takes the place of the step, so that a curve over lengths can be looked at.
+            # The length is written as the step, for a curve over lengths.
             arm = metric["extension"] or "as trained"
             for name in ("loss", "last_loss", "gain", "accuracy"):
                 if metric[name] is not None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...checks import refused
+from ...text import Text
 from ..config import RunConfig
 from ..record_checks import check_environments
 from ..records import (
@@ -36,20 +38,21 @@ from .evaluate import evaluate, validation_loss, windowed_losses
 from .model import token_losses
 from .processes import Processes
 from .progress import Progress
+from .run_lock import lock_run
 from .stopping import stop_requests
 
 #: Called with every line of the metrics, those of an interrupted run first.
 Observer = Callable[[Metric], None]
 
-# Losses are read from the device this many steps at a time: waiting for each one would idle it.
+# Losses are read from the device every so many steps: reading each one would make the device wait.
 _STEPS_A_READING = 10
 
-# However long a step takes, no more than so many seconds of work are lost.
+# At most so many seconds of work are lost, plus a step.
 _SECONDS_A_CHECKPOINT = 60.0
 
 
 def no_observers(directory: Path) -> Iterable[Observer]:
-    """Nobody listens."""
+    """None."""
     return ()
 
 
@@ -61,11 +64,11 @@ def train_and_evaluate(
     observers: Iterable[Observer] = (),
     processes: Processes | None = None,
 ) -> None:
-    """Do one run and leave its records in a directory.
+    """Do one run and write its records into a directory, alone: another process that does this run is waited for.
 
     A run that is over is not repeated. An interrupted one goes on from its last checkpoint and ends with the
-    numbers it would have had; a damaged one is named and starts again. One that diverges is over too: its
-    records say how. A run that is compiled makes PyTorch forget what else this process has compiled.
+    numbers it would have had; a damaged one is named and starts again. One that diverges is over too, with the
+    reason in its records. A run that is compiled resets PyTorch's compiler for all of this process.
 
     SIGINT (Ctrl-C) and SIGTERM save a checkpoint before they become KeyboardInterrupt.
 
@@ -73,21 +76,25 @@ def train_and_evaluate(
         processes: Those that train this model together, when there are several.
     """
     progress, processes = progress or Progress(), processes or Processes()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
-    if processes.broadcast(processes.main and read_run(directory, config).over):
-        return
-    config.check_format()
-    with _threads(config.threads):
-        state = _prepare(config, directory, progress, processes) if processes.main else None
-        with _Run(config, directory, progress, processes, observers, processes.broadcast(state)) as run:
-            try:
-                run.train()
-            except Diverged as diverged:
-                run.finish("diverged", str(diverged))
-            else:
-                run.evaluate()
-                run.finish("finished")
-    processes.broadcast(None)  # nobody starts the next run before this one is on disk
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # cuBLAS gives the same numbers only with this
+    with lock_run(directory) if processes.main else contextlib.nullcontext():
+        if processes.broadcast(processes.main and read_run(directory, config).over):
+            return
+        config.check_format()
+        with _threads(config.threads):
+            state = _prepare(config, directory, progress, processes) if processes.main else None
+            run = _Run(config, directory, progress, processes, observers, processes.broadcast(state))
+            with contextlib.closing(run):
+                try:
+                    run.train()
+                except Diverged as diverged:
+                    run.finish("diverged", str(diverged))
+                else:
+                    run.evaluate()
+                    run.finish("finished")
+        processes.broadcast(None)  # no process starts the next run before this one is on disk
 
 
 @contextlib.contextmanager
@@ -104,20 +111,20 @@ def _threads(number: int) -> Iterator[None]:
 def _prepare(
     config: RunConfig, directory: Path, progress: Progress, processes: Processes
 ) -> checkpoint.State | None:
-    """Make the directory ready and return where an interrupted run stopped."""
+    """Make the directory ready, and return the state of an interrupted run."""
     try:
-        state, places = _interrupted(config, directory)
+        state, machines = _interrupted(config, directory)
     except ValueError as damage:
         progress.say(f"{directory.name} is damaged and is run again: {damage}")
         remove_run(directory)
-        state, places = None, []
-    for unfinished in directory.glob(".*-*"):  # files a killed process was about to put in place
+        state, machines = None, []
+    for unfinished in directory.glob(".*-*"):  # temporary files of a process that was killed
         unfinished.unlink()
     directory.mkdir(parents=True, exist_ok=True)
     here = describe(config.device, processes.size)
-    if not places or {**places[-1], **here} != places[-1]:
-        places = [*places, {"from_step": state.step if state else 0, **here}]
-        write_json(directory / "environment.json", places)
+    if not machines or {**machines[-1], **here} != machines[-1]:
+        machines = [*machines, {"from_step": state.step if state else 0, **here}]
+        write_json(directory / "environment.json", machines)
     if state is None:
         write_json(directory / "config.json", config.to_dict())
     return state
@@ -126,24 +133,24 @@ def _prepare(
 def _interrupted(
     config: RunConfig, directory: Path
 ) -> tuple[checkpoint.State | None, list[dict[str, Any]]]:
-    """The last state of a run that stopped, if it left one, and where it has been until then.
+    """The last checkpoint of a run that stopped, if it saved one, and the machines it was on.
 
     Raises:
         ValueError: Its records are damaged.
     """
     record = read_run(directory, config)
     if record.state == "damaged":
-        raise ValueError(record.reason)
+        raise refused("", "{reason}", reason=record.reason)
     path = directory / "checkpoint.safetensors"
     if not path.exists():
         return None, []
     state = checkpoint.load(path)
     if not config == state.config == RunConfig.from_dict(read_json(directory / "config.json")):
-        raise ValueError("checkpoint.safetensors or config.json is of another run")
+        raise refused(Text("checkpoint.safetensors or config.json"), "is of another run")
     read_prefix(directory / "metrics.jsonl", state.prefix)
-    places = read_json(directory / "environment.json")
-    check_environments(places)
-    return state, places
+    machines = read_json(directory / "environment.json")
+    check_environments(machines)
+    return state, machines
 
 
 class _Run:
@@ -166,17 +173,15 @@ class _Run:
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.model = make_model(config).to(config.device)
         self.optimizer = make_optimizer(self.model, config)
-        self.step, self.seconds, self.prefix = 0, 0.0, MetricsPrefix()
+        self.step, self.seconds, prefix = 0, 0.0, MetricsPrefix()
         if state is not None:
             checkpoint.restore(state, self.model, self.optimizer)
-            self.step, self.seconds, self.prefix = state.step, state.seconds, state.prefix
+            self.step, self.seconds, prefix = state.step, state.seconds, state.prefix
 
-    def __enter__(self) -> _Run:
-        if self.processes.main:
-            self.metrics = MetricsFile(self.directory / "metrics.jsonl", self.prefix)
-        return self
+        if processes.main:
+            self.metrics = MetricsFile(directory / "metrics.jsonl", prefix)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self.processes.main:
             self.metrics.close()
 
@@ -188,17 +193,17 @@ class _Run:
             self._observe(metric)
         trained = self.processes.synchronised(self.model)
         if config.compile:
-            torch.compiler.reset()  # it forgets earlier arms: one code may have few compiled forms
+            torch.compiler.reset()  # of earlier encodings: only a few compiled forms of one code are allowed
             trained = torch.compile(trained)  # type: ignore[assignment]
         if config.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.progress.begin(self.directory.name, "training", config.steps, self.step)
-        with stop_requests() as asked:
-            self._train(trained, asked)
+        with stop_requests() as stop_requested:
+            self._train(trained, stop_requested)
         self.progress.end()
 
-    def _train(self, trained: nn.Module, asked: Callable[[], bool]) -> None:
-        """To the last step, or to one after which a checkpoint says where it was asked to stop."""
+    def _train(self, trained: nn.Module, stop_requested: Callable[[], bool]) -> None:
+        """To the last step, or to a checkpoint after a request to stop."""
         config, alone = self.config, self.processes.size == 1
         pending: list[tuple[int, Tensor, Tensor]] = []
         stops = False
@@ -210,8 +215,8 @@ class _Run:
             last = self.step == config.steps
             validates = self.step % config.validate_every == 0 or last
             saves = self.step % config.checkpoint_every == 0 or last
-            if alone:  # several look at their clocks and signals together, at a reading
-                saves |= asked() or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
+            if alone:  # several processes decide together, when they read their losses
+                saves |= stop_requested() or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if not (validates or saves or len(pending) == _STEPS_A_READING):
                 continue
             numbers = [
@@ -222,10 +227,10 @@ class _Run:
             pending.clear()
             if validates:
                 self._validate()
-            stops = self.processes.any(asked())
+            stops = self.processes.any(stop_requested())
             saves |= stops or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if self.processes.main:
-                if last:  # while the device still remembers its fullest moment
+                if last:  # before testing changes the peak of the device's memory
                     self._append(kind="cost", **self._cost())
                 if saves:
                     self._save()
@@ -237,15 +242,15 @@ class _Run:
         """One step of the optimizer; its loss over the whole batch and the length of its gradient."""
         config = self.config
         batch = self.task.training_batch(config.seed, self.step, config.batch, config.train_length)
-        asked = (batch.targets != IGNORED).sum()
+        count = (batch.targets != IGNORED).sum()
         tokens, targets = (self.processes.own_rows(part).to(config.device) for part in batch)
         rate = learning_rate(config, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         with torch.autocast(config.device, torch.bfloat16, enabled=config.dtype == "bfloat16"):
             logits = model(tokens)
-        # Processes average their gradients, so each counts its share as many times as they are.
-        loss = token_losses(logits, targets).sum() / asked.item()
+        # Gradients are averaged over processes, but are to be the sum of their parts.
+        loss = token_losses(logits, targets).sum() / count.item()
         (loss * self.processes.size).backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
@@ -267,7 +272,7 @@ class _Run:
         self.progress.update(self.step, f"loss {numbers[-1][1]:.3f}, {speed:,.0f} tokens/s")
 
     def _validate(self) -> None:
-        """One process looks, and all must know what it saw: they go on together or not at all."""
+        """The main process computes the loss, and all get it: they go on or diverge together."""
         main = self.processes.main
         loss = self.processes.broadcast(
             validation_loss(self.model, self.task, self.config) if main else None
@@ -277,9 +282,9 @@ class _Run:
             self._append(kind="validation", step=self.step, loss=loss)
 
     def _save(self) -> None:
-        mark = self.metrics.prefix()  # first: a checkpoint stands for lines that are on the disk
+        prefix = self.metrics.prefix()  # first: the lines before a checkpoint must be on the disk
         tensors = checkpoint.capture(self.model, self.optimizer)
-        state = checkpoint.State(self.config, self.step, self.seconds, mark, tensors)
+        state = checkpoint.State(self.config, self.step, self.seconds, prefix, tensors)
         checkpoint.save(state, self.directory / "checkpoint.safetensors")
 
     # testing
@@ -293,7 +298,7 @@ class _Run:
         plain = self.model.encoding
         control = None
         if config.control:
-            control = windowed_losses(self.model, self.task, config, self._tell_of_control)
+            control = windowed_losses(self.model, self.task, config, self._report_control)
         self.progress.begin(self.directory.name, "testing", len(wanted))
         for count, (scaling, length) in enumerate(wanted, 1):
             if scaling is not None:
@@ -304,7 +309,7 @@ class _Run:
             self.progress.update(count, _brief(length, measured))
         self.progress.end()
 
-    def _tell_of_control(self, done: int, total: int) -> None:
+    def _report_control(self, done: int, total: int) -> None:
         if done == 0:
             self.progress.begin(self.directory.name, "control", total)
         self.progress.update(done)
@@ -329,7 +334,7 @@ class _Run:
         }
 
     def _tokens_per_second(self) -> float:
-        """The median over readings, which neither a compiler's minute nor an interruption moves."""
+        """The median over readings: neither compiling, which takes a minute, nor an interruption changes it."""
         readings = {line["seconds"]: line["tokens"] for line in self.metrics.of_kind("train")}
         times, tokens = [0.0, *readings], [0, *readings.values()]
         return statistics.median(
@@ -337,13 +342,12 @@ class _Run:
         )
 
     def finish(self, state: str, reason: str = "") -> None:
-        """Write how the run ended; from then on it is over."""
+        """Write how the run ended, after which it is over."""
         if not self.processes.main:
             return
         name, directory = self.directory.name, self.directory
-        digests = {
-            "metrics.jsonl": self.metrics.prefix().sha256
-        }  # of what was written, not of what is there
+        # Of the lines that were written, whatever the file has become.
+        digests = {"metrics.jsonl": self.metrics.prefix().sha256}
         if state == "finished":
             weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
             checkpoint.save_tensors(weights, directory / "model.safetensors")
@@ -370,7 +374,7 @@ class _Run:
         )
         (directory / "checkpoint.safetensors").unlink(missing_ok=True)
         record = read_run(directory, self.config)
-        if not record.over:  # somebody, or the disk, has touched it meanwhile
+        if not record.over:  # another program, or the disk, has changed a file
             self.progress.say(f"{name} is damaged and does not count: {record.reason}")
 
     def _append(self, **metric: Any) -> None:
@@ -383,12 +387,19 @@ class _Run:
 
 
 class Diverged(ArithmeticError):
-    """Training reached something that is no number; nothing after it would mean anything."""
+    """Training reached NaN or infinity."""
 
 
 def _check_finite(step: int, what: str, value: float) -> None:
     if not math.isfinite(value):
-        raise Diverged(f"at step {step} its {what} is {value}")
+        raise refused(
+            "",
+            "at step {step} its {what} is {found}",
+            error=Diverged,
+            step=step,
+            what=Text(what),
+            found=value,
+        )
 
 
 def _brief(length: int, measured: dict[str, Any]) -> str:

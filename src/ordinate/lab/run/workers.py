@@ -1,8 +1,8 @@
-"""Runs side by side on this machine: spawned processes, one run in each at a time, reused from run to run.
+"""Runs in parallel on this machine: spawned processes, one run in each at a time, reused from run to run.
 
-Of models this small, several that train on a thread each are done sooner than one after the other on all
-cores; and where other programs want the cores too, threads that wait for each other at every operation all
-but stop. A process that is lost takes its run with it and no other.
+Small models that train on one thread each finish sooner than one after the other on all cores; and where other programs
+use the cores too, threads that wait for each other at every operation become very slow. A process that is lost takes
+its run with it and no other.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...checks import refused
+from ...entry import Entry
 from ..config import RunConfig
 from . import checkpoint
-from .failures import RunFailed, as_raised, log_failure, one_line
+from .failures import Failures, RunFailed
 from .progress import Progress
-from .run_lock import lock_run
+from .registered import not_importable, register_missing, registered_entries
 from .stopping import stop_requests
 from .train import Observer, train_and_evaluate
 
@@ -39,8 +41,8 @@ Observers = Callable[[Path], Iterable[Observer]]
 # Of a process with PyTorch, before it holds a model.
 PROCESS_BYTES = 300_000_000
 
-# How often to look whether it is asked to stop, in seconds.
-_LOOK_EVERY = 0.2
+# Seconds between two checks whether the runs are to stop.
+_POLL_SECONDS = 0.2
 
 
 def usable_cores() -> int:
@@ -73,116 +75,120 @@ def _quota(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/
 def run_side_by_side(
     configs: Mapping[Path, RunConfig], out: Path, workers: int, progress: Progress, observers: Observers
 ) -> None:
-    """Do the runs of these directories that are not over, so many at once.
+    """Do the runs of these directories that are not over, several at once.
 
     SIGINT (Ctrl-C) and SIGTERM let every run save a checkpoint before they become KeyboardInterrupt; a second
     Ctrl-C does not.
 
     Args:
-        observers: What listens to a run, made in the process that does it. A function of a module: one of a script
+        observers: Makes the observers of a run, in the process that does it. A function of a module: one of a script
             makes each process import the script anew, which then needs ``if __name__ == "__main__":``.
 
     Raises:
         RunFailed: Some were not done; the others were.
-        OSError, MemoryError: That is why the first of them was not: there is no room, or a file in the way.
+        OSError, MemoryError: The reason why the first of them was not: no room on disk, or a file in the way.
+        ValueError: An encoding was registered whose class other processes cannot import.
     """
-    _Team(configs, out, progress, observers).run(workers)
+    entries = registered_entries(config.spec for config in configs.values())
+    for name in not_importable(entries):
+        raise refused(
+            "workers",
+            "must be 1 with {encoding}, whose class other processes cannot import",
+            workers,
+            advice=" (define it in a module of its own)",
+            encoding=repr(name),
+        )
+    _Pool(configs, out, progress, observers, entries).run(workers)
 
 
 class _Worker:
     """One process, as the parent sees it."""
 
-    def __init__(self, observers: Observers, progress: Progress) -> None:
+    def __init__(self, observers: Observers, entries: tuple[Entry, ...], progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, observers), daemon=True)
-        with _no_ctrl_c_for_the_new(), _no_script_for_the_new(observers):
+        self.connection, childs = context.Pipe()
+        arguments = (childs, observers, entries)
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
+        with _sigint_blocked_in_children(), _without_script_in_children(observers):
             self.process.start()
-        theirs.close()
+        childs.close()
         self.progress, self.directory = progress, Path()
 
     def send(self, directory: Path, config: RunConfig) -> None:
         self.directory = directory
-        with suppress(OSError):  # a process that is lost is noticed when nothing comes back
+        with suppress(OSError):  # a lost process is noticed when its connection ends
             self.connection.send((config, directory))
 
-    def dismiss(self) -> None:
-        with suppress(OSError):
-            self.connection.send(None)
-        self.process.join()
-        self.connection.close()
 
-
-class _Team:
-    """The parent's side: which run is where, and what became of it."""
+class _Pool:
+    """The parent's side: which process does which run, and how each run ended."""
 
     def __init__(
-        self, configs: Mapping[Path, RunConfig], out: Path, progress: Progress, observers: Observers
-    ) -> None:
+        self, configs: Mapping[Path, RunConfig], out: Path, progress: Progress, observers: Observers,
+        entries: tuple[Entry, ...],
+    ) -> None:  # fmt: skip
         self.waiting = deque(configs.items())
-        self.out, self.progress, self.observers = out, progress, observers
-        self.workers: dict[Connection, _Worker] = {}
-        self.failed: list[BaseException] = []
+        self.progress, self.observers, self.entries = progress, observers, entries
+        self.workers: dict[Any, _Worker] = {}
+        self.failures = Failures(out, progress)
 
     def run(self, workers: int) -> None:
-        with stop_requests() as asked:
+        with stop_requests() as stop_requested:
             try:
                 for _ in range(min(workers, len(self.waiting))):
-                    self._hire(self.progress.for_one_run())
-                while self.workers and not asked():
-                    for connection in wait(list(self.workers), _LOOK_EVERY):
-                        self._hear(self.workers[connection])  # type: ignore[index]
+                    self._start(self.progress.for_one_run())
+                while self.workers and not stop_requested():
+                    for connection in wait(list(self.workers), _POLL_SECONDS):
+                        self._receive(self.workers[connection])
             finally:
                 self._stop()
-        if self.failed:
-            raise self.failed[0]
+        self.failures.raise_first()
 
-    def _hire(self, progress: Progress) -> None:
-        worker = _Worker(self.observers, progress)
+    def _start(self, progress: Progress) -> None:
+        worker = _Worker(self.observers, self.entries, progress)
         self.workers[worker.connection] = worker
         worker.send(*self.waiting.popleft())
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
-            what, *said = worker.connection.recv()
+            what, *arguments = worker.connection.recv()
         except (EOFError, OSError):
-            self._lose(worker)
+            self._lost(worker)
             return
         if what != "over":
-            getattr(worker.progress, what)(*said)
+            getattr(worker.progress, what)(*arguments)
             return
-        self._note(worker.directory.name, *said)
+        error, details = arguments
+        if error is None:
+            self.progress.run_done()
+        else:
+            self.failures.failed(worker.directory.name, error, details)
         if self.waiting:
             worker.send(*self.waiting.popleft())
         else:
-            del self.workers[worker.connection]
-            worker.dismiss()
+            with suppress(OSError):
+                worker.connection.send(None)
+            self._remove(worker)
 
-    def _note(self, name: str, error: Exception | None, details: str) -> None:
-        if error is None:
-            self.progress.run_done()
-            return
-        where = log_failure(self.out, f"{name} failed", details)
-        sentence = f"{name} failed: {one_line(error)}{where}"
-        self.failed.append(as_raised(error, sentence))
-        self.progress.say(sentence)
-
-    def _lose(self, worker: _Worker) -> None:
-        """A process has ended in the middle of a run; another takes its place, the run waits for --resume."""
+    def _remove(self, worker: _Worker) -> None:
         del self.workers[worker.connection]
-        worker.connection.close()
         worker.process.join()
+        worker.connection.close()
+
+    def _lost(self, worker: _Worker) -> None:
+        """A process ended during a run; another one is started, and the run is left for --resume."""
+        worker.connection.close()
+        self._remove(worker)
         sentence = (
-            f"{worker.directory.name} lost its process ({_end(worker.process.exitcode)}); when the comparison is "
+            f"{worker.directory.name} lost its process ({_ending(worker.process.exitcode)}); when the comparison is "
             f"resumed it {checkpoint.how_it_resumes(worker.directory)}"
         )
-        self.failed.append(RunFailed(sentence))
-        self.progress.say(sentence)
+        self.failures.add(RunFailed(sentence), sentence)
         if self.waiting:
-            self._hire(worker.progress)
+            self._start(worker.progress)
 
     def _stop(self) -> None:
-        """Without a parent that listens, a run saves a checkpoint and its process ends."""
+        """Close all connections, at which each run saves a checkpoint and its process ends."""
         workers = self.workers.values()
         for worker in workers:
             worker.connection.close()
@@ -194,19 +200,19 @@ class _Team:
                 worker.process.kill()
 
 
-def _end(code: int | None) -> str:
+def _ending(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
     return f"ended by {signal.Signals(-code).name}"
 
 
 @contextmanager
-def _no_ctrl_c_for_the_new() -> Iterator[None]:
-    """A process that starts here never sees Ctrl-C, from its first moment on; here one waits for the end."""
+def _sigint_blocked_in_children() -> Iterator[None]:
+    """A process started in the block ignores Ctrl-C from its start; in this one, Ctrl-C waits for the block's end."""
     if sys.platform == "win32":
         yield
         return
-    resource_tracker.ensure_running()  # its start would let Ctrl-C in again
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -215,8 +221,8 @@ def _no_ctrl_c_for_the_new() -> Iterator[None]:
 
 
 @contextmanager
-def _no_script_for_the_new(observers: Observers) -> Iterator[None]:
-    """A process that starts here imports the script that is run, or its standard input, only if it needs it."""
+def _without_script_in_children(observers: Observers) -> Iterator[None]:
+    """A process started in the block imports the script that is run, or standard input, only for such observers."""
     script = sys.modules["__main__"]
     if b"__main__" not in pickle.dumps(observers):
         sys.modules["__main__"] = ModuleType("__main__")
@@ -229,41 +235,41 @@ def _no_script_for_the_new(observers: Observers) -> Iterator[None]:
 # The process's side
 
 
-def _work(connection: Connection, observers: Observers) -> None:
+def _work(connection: Connection, observers: Observers, entries: tuple[Entry, ...]) -> None:
     """Do one run after the other, until there are no more or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells everybody, but the parent decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends it to all processes; the parent decides
     try:
-        signal.signal(signal.SIGTERM, _interrupted)
+        signal.signal(signal.SIGTERM, _interrupt)
         jobs: queue.SimpleQueue[tuple[RunConfig, Path] | None] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(connection, jobs), daemon=True).start()
+        register_missing(entries)
         progress = _Forwarded(connection)
         while job := jobs.get():
-            progress.tell("over", *_outcome(*job, progress, observers))
+            progress.send("over", *_outcome(*job, progress, observers))
     except KeyboardInterrupt:
-        # Asked to stop; what there was to save is saved. Whoever asks again is late.
+        # The run has saved its checkpoint. A second signal must not interrupt the end of the process.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _outcome(
     config: RunConfig, directory: Path, progress: Progress, observers: Observers
 ) -> tuple[Exception | None, str]:
-    """How a run ended: with nothing to say, or with an error and its traceback."""
+    """None and no text where a run is over, else its error and the traceback."""
     try:
-        with lock_run(
-            directory
-        ):  # nobody else works on it, be it a second ``--resume`` of the same comparison
-            train_and_evaluate(config, directory, progress, observers=observers(directory))
+        train_and_evaluate(config, directory, progress, observers=observers(directory))
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # an error that does not travel
+        except Exception:  # this one cannot be sent
             return RuntimeError(f"{type(error).__name__}: {error}"), traceback.format_exc()
         return error, traceback.format_exc()
     return None, ""
 
 
 def _listen(connection: Connection, jobs: queue.SimpleQueue) -> None:
-    """Pass on what the parent sends; when it is gone, end the run as SIGTERM would, here and on Windows."""
+    """Pass on what the parent sends; when it is gone, end the run as SIGTERM would, on Windows too."""
     try:
         while True:
             jobs.put(job := connection.recv())
@@ -274,28 +280,28 @@ def _listen(connection: Connection, jobs: queue.SimpleQueue) -> None:
         _thread.interrupt_main(signal.SIGTERM)
 
 
-def _interrupted(number: int, frame: Any) -> None:
+def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
 class _Forwarded(Progress):
-    """What a run tells, told to the parent."""
+    """Sends each call to the parent, which makes it there."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def tell(self, *said: Any) -> None:
+    def send(self, *call: Any) -> None:
         with suppress(OSError):  # the parent is gone, which `_listen` notices too
-            self._connection.send(said)
+            self._connection.send(call)
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
-        self.tell("begin", run, phase, total, done)
+        self.send("begin", run, phase, total, done)
 
     def update(self, done: int, note: str = "") -> None:
-        self.tell("update", done, note)
+        self.send("update", done, note)
 
     def end(self) -> None:
-        self.tell("end")
+        self.send("end")
 
     def say(self, sentence: str) -> None:
-        self.tell("say", sentence)
+        self.send("say", sentence)
