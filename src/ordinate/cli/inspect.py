@@ -18,7 +18,7 @@ from ..extras import how_to_install
 from ..hf.config.api import from_config
 from ..hf.config.plan import ConfigError
 from ..hf.config.reader import short
-from ..hf.config.rope_settings import DIALECTS
+from ..hf.config.rope_rules import DIALECTS
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
 from .errors import Misuse, about_file
 from .facts import facts, mark

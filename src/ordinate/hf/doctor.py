@@ -194,16 +194,19 @@ def _settings(scaling: Scaling | None) -> str:
     if scaling is None:
         return "none"
     elsewhere = {"dialect", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
-    parts = []
-    for field in fields(scaling):  # type: ignore[arg-type]
-        value = getattr(scaling, field.name)
-        if value is None or field.name in elsewhere:
-            continue
-        if isinstance(value, tuple):
-            value = f"{min(value):g} to {max(value):g}"
-        shown = f"{value:g}" if isinstance(value, float) else value
-        parts.append(f"{field.name.replace('_', ' ')} {shown}")
-    return f"{type(scaling).__name__}: {', '.join(parts)}"
+    settings = {field.name: getattr(scaling, field.name) for field in fields(scaling)}  # type: ignore[arg-type]
+    shown = [
+        f"{name.replace('_', ' ')} {_shown(value)}"
+        for name, value in settings.items()
+        if value is not None and name not in elsewhere
+    ]
+    return f"{type(scaling).__name__}: {', '.join(shown)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{min(value):g} to {max(value):g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _dialect(scaling: Scaling | None) -> str | None:

@@ -14,7 +14,7 @@ from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader
 from .repeated_keys import read_repeated_keys
-from .rope_settings import DIALECTS, Dialect
+from .rope_rules import DIALECTS, Dialect
 
 
 @runtime_checkable

@@ -80,7 +80,8 @@ def _of(words: str) -> frozenset[str]:
 
 _POSITION = _of("pos position positions positional")
 _TABLE = _of("emb embed embedding embeddings")
-_FILLER = _of("use is enable enabled") | _POSITION | _TABLE
+_USE = _of("use is enable enabled")
+_FILLER = _USE | _POSITION | _TABLE
 _SEQUENCE = _of("seq sequence seqlen ctx context positions position")
 _TRAINED = _of("trained train training")
 
@@ -130,23 +131,11 @@ def _of_ropes(value: Callable[[RoPE], Any]) -> Callable[[Draft], list[Any]]:
     )
 
 
-def _windows(draft: Draft) -> list[Any]:
-    return sorted({layer.window for layer in draft.layers if layer.window is not None})
-
-
-def _rotates(draft: Draft) -> list[Any]:
-    return _common(isinstance(layer.encoding, RoPE) for layer in draft.layers)
-
-
 def _interval_without_rotation(draft: Draft) -> list[Any]:
     """n, where every n-th layer has no rotation and the others have one."""
     still = [layer.index for layer in draft.layers if not isinstance(layer.encoding, RoPE)]
     step = still[0] + 1 if still else 0
     return [step] if still and still == list(range(step - 1, len(draft.layers), step)) else []
-
-
-def _has_encoding(draft: Draft) -> list[Any]:
-    return [bool(draft.embeddings) or any(type(x.encoding) is not NoPE for x in draft.layers)]
 
 
 def _has_alibi(draft: Draft) -> list[Any]:
@@ -160,15 +149,27 @@ def _kind(draft: Draft) -> list[Any]:
 
 
 _TURNED = _of("rope rotary freq frequency") | _TABLE
-_USE = _of("use is enable enabled")
 _NO_FILLER: frozenset[str] = frozenset()
 
 _FACTS = (
-    _Fact(("sliding window size",), _windows, _NO_FILLER),
+    _Fact(
+        ("sliding window size",),
+        lambda draft: sorted({layer.window for layer in draft.layers if layer.window is not None}),
+        _NO_FILLER,
+    ),
     _Fact(("position type", "pos type", "positional type"), _kind, _TABLE | _of("encoding")),
-    _Fact(("rope", "rotary"), _rotates),
+    _Fact(
+        ("rope", "rotary"),
+        lambda draft: _common(isinstance(layer.encoding, RoPE) for layer in draft.layers),
+    ),
     _Fact(("alibi",), _has_alibi),
-    _Fact(("pos enc", "position encoding", "positional encoding"), _has_encoding, _USE),
+    _Fact(
+        ("pos enc", "position encoding", "positional encoding"),
+        lambda draft: [
+            bool(draft.embeddings) or any(type(layer.encoding) is not NoPE for layer in draft.layers)
+        ],
+        _USE,
+    ),
     _Fact(("nope layer interval", "no rope layer interval"), _interval_without_rotation, _NO_FILLER),
     _Fact(("theta", "rope base", "rotary base"), _of_ropes(lambda rope: rope.base), _TURNED),
     _Fact(

@@ -7,58 +7,15 @@ it, and ``rope_scaling`` overrides ``rope_parameters``, as in the code that trai
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from ...checks import refused, short
-from ...rotate.layout import Layout
 from ...rotate.rope import RoPE
-from ...scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, Scaling, YaRN
 from .plan import ConfigError, Reading
 from .reader import MOST_CHANNELS, Reader, checked_integer, checked_number
-
-Dialect = Literal["hf", "paper", "minimind", "deepseek", "gpt-oss"]
-DIALECTS: tuple[Dialect, ...] = ("hf", "paper", "minimind", "deepseek", "gpt-oss")
-
-
-@dataclass(frozen=True)
-class RopeRules:
-    """What a family's code does that its config does not say.
-
-    Attributes:
-        layout: Which channels form a pair.
-        dialect: Its reading of YaRN; ``"deepseek"`` multiplies the softmax scale by the square of
-            what ``mscale_all_dim`` gives, the others read that key for cos and sin alone.
-        section_layout: How the axes of M-RoPE are assigned to the pairs.
-        sections: The axes' pairs, where the config does not list them.
-        aliases: Names of scalings that mean others in this family alone.
-        kinds: The kinds of scaling that its code takes; by default all.
-        fixed_alpha: ``alpha`` in dynamic scaling enlarges the base at every length (HunYuan).
-        reaches_context: ``max_position_embeddings`` is the length after linear scaling, not before it (Gemma 3).
-    """
-
-    layout: Layout = "half"
-    dialect: Dialect = "hf"
-    section_layout: Literal["chunked", "interleaved"] = "chunked"
-    sections: tuple[int, ...] | None = None
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    kinds: tuple[str, ...] | None = None
-    fixed_alpha: bool = False
-    reaches_context: bool = False
-
-
-@dataclass(frozen=True)
-class RopeSource:
-    """One layer type's settings, and the model's settings that they refer to."""
-
-    part: Reader
-    model: Reader
-    head_dim: int
-    theta_key: str
-    rules: RopeRules
-    max_positions: int | None
+from .rope_rules import Dialect, RopeSource
+from .rope_scalings import SCALINGS, TYPE_KEYS
 
 
 def rope_parts(
@@ -116,7 +73,7 @@ def _nested_parts(part: Reader, layer_types: list[str]) -> dict[str, Reader | No
 def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
     """The rotation of one layer type."""
     part, model = source.part, source.model
-    kinds = source.rules.kinds or ("default", *_SCALINGS)
+    kinds = source.rules.kinds or ("default", *SCALINGS)
     rope_type = _rope_type(part, {**_ALIASES, **source.rules.aliases}, kinds)
     meaning = "the base of the rotary frequencies"
     name, value = _inner_or_outer(part, "rope_theta", model, source.theta_key, meaning)
@@ -124,7 +81,7 @@ def read_rope(source: RopeSource, dialect: Dialect | None = None) -> RoPE:
     rotary_dim, fraction = _rotary_dim(source, proportional=rope_type == "proportional")
     scaling = None
     if rope_type != "default":
-        scaling = _SCALINGS[rope_type](source, rotary_dim, fraction, dialect or source.rules.dialect)
+        scaling = SCALINGS[rope_type](source, rotary_dim, fraction, dialect or source.rules.dialect)
     sections = _sections(source, rotary_dim // 2)
     _refuse_unknown_keys(part, rope_type)
     try:
@@ -147,7 +104,7 @@ def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...])
     new, old = part.values.get("rope_type"), part.values.get("type")
     key, given = ("rope_type", new) if new is not None else ("type", old)
     if given is None:
-        options = [key for key in _TYPE_KEYS if part.values.get(key) is not None]
+        options = [key for key in TYPE_KEYS if part.values.get(key) is not None]
         if options:
             raise refused(
                 f"{part.path}rope_type",
@@ -257,25 +214,13 @@ def _sections(source: RopeSource, pairs: int) -> tuple[int, ...] | None:
     return counts
 
 
-# Every sub-key that some scaling reads. A known key that the scaling does not read is a warning;
-# an unknown one is refused.
-_TYPE_KEYS: dict[str, frozenset[str]] = {
-    "factor": frozenset({"linear", "dynamic", "yarn", "longrope", "llama3", "proportional"}),
-    "original_max_position_embeddings": frozenset({"yarn", "longrope", "llama3"}),
-    "attention_factor": frozenset({"yarn", "longrope"}),
-    **dict.fromkeys(
-        ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"), frozenset({"yarn"})
-    ),
-    **dict.fromkeys(("short_factor", "long_factor"), frozenset({"longrope"})),
-    **dict.fromkeys(("low_freq_factor", "high_freq_factor"), frozenset({"llama3"})),
-}
 # Whether weights were tuned for the scaling, and a copy of the model's own length: neither changes the scaling.
 _WITHOUT_EFFECT = ("finetuned", "max_position_embeddings")
 
 
 def _refuse_unknown_keys(part: Reader, rope_type: str) -> None:
     part.skip(*_WITHOUT_EFFECT)
-    for key, readers in _TYPE_KEYS.items():
+    for key, readers in TYPE_KEYS.items():
         if part.values.get(key) is not None and rope_type not in readers:
             part.skip(key)
             part.warn(
@@ -286,162 +231,4 @@ def _refuse_unknown_keys(part: Reader, rope_type: str) -> None:
     part.refuse_rest(lambda key: True)
 
 
-_FACTOR = "how many times the original length is to be reached"
-
-
-def _original_max_positions(source: RopeSource) -> int:
-    """The length the frequencies were trained at: outside of the mapping, in it, or the model's own."""
-    part, model, key = source.part, source.model, "original_max_position_embeddings"
-    meaning = "the length the frequencies were trained at"
-    if model.has(key):
-        outer = model.integer(key, meaning, least=2)
-        if part.has(key):
-            model.warn_if_different(model.spelled(key), outer, part.spelled(key), part.peek(key))
-        part.skip(key)
-        return outer
-    if part.has(key) or source.max_positions is None:
-        return part.integer(key, meaning, least=2)
-    part.warn(
-        "{key} is missing; {value} is taken, as transformers does",
-        key=part.spelled(key),
-        value=f"{model.spelled('max_position_embeddings')}={source.max_positions}",
-    )
-    return source.max_positions
-
-
-def _linear(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    return Linear(source.part.number("factor", _FACTOR, least=1, most=1e9))
-
-
-def _dynamic(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    if source.rules.fixed_alpha:
-        alpha = source.part.number("alpha", "a fixed stretch of the base", None, least=1, most=1e9)
-        if alpha is not None:
-            source.part.skip(*_TYPE_KEYS)  # its files have these keys, and its code does not read them
-            return NTK(alpha)
-    if source.max_positions is None:
-        raise refused(
-            source.model.spelled("max_position_embeddings"),
-            "must be given, dynamic scaling starts there",
-            "nothing",
-            error=ConfigError,
-        )
-    return DynamicNTK(source.part.number("factor", _FACTOR, least=1, most=1e9), source.max_positions)
-
-
-def _yarn(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    part, original = source.part, _original_max_positions(source)
-    factor = part.number("factor", _FACTOR, None, least=1, most=1e9)
-    if factor is None:
-        factor = _implied_factor(source, original)
-    attention = part.number("attention_factor", "multiplies cos and sin", None, above=0, most=1e6)
-    mscale = part.number("mscale", "DeepSeek's factor on cos and sin", None, least=0, most=1e6)
-    whole = part.number("mscale_all_dim", "DeepSeek's factor on whole logits", None, least=0, most=1e6)
-    fast = part.number("beta_fast", "pairs that turn more often are kept", 32.0, above=0, most=1e9)
-    slow = part.number(
-        "beta_slow", "pairs that turn less often are interpolated", 1.0, above=0, most=1e9
-    )
-    truncate = part.boolean(
-        "truncate", "whether the ramp's ends are rounded to whole pairs", dialect != "gpt-oss"
-    )
-    if fast < slow:
-        raise refused(
-            part.spelled("beta_fast"),
-            "must be at least beta_slow {slow}",
-            f"{fast:g}",
-            error=ConfigError,
-            slow=f"{slow:g}",
-        )
-    if attention is None and dialect != "minimind":
-        attention = _from_mscales(part, factor, mscale, whole)
-    if dialect != "deepseek":  # whose code alone multiplies the softmax scale
-        mscale = whole = None
-    ramp: Any = dialect if dialect in ("paper", "minimind") else "hf"
-    return YaRN(factor, original, fast, slow, attention, mscale, whole, truncate, ramp)
-
-
-def _from_mscales(part: Reader, factor: float, mscale: float | None, whole: float | None) -> float:
-    """What transformers multiplies cos and sin by: the quotient of two mscales; it does not read one alone."""
-    if mscale and whole:  # to transformers, 0 is as good as none
-        return (0.1 * mscale * math.log(factor) + 1) / (0.1 * whole * math.log(factor) + 1)
-    attention = 0.1 * math.log(factor) + 1
-    for key, value in (("mscale", mscale), ("mscale_all_dim", whole)):
-        if value:
-            part.warn(
-                "{key}={value} does not change cos and sin without the other mscale, as in transformers: "
-                "they are multiplied by {attention}",
-                key=part.spelled(key),
-                value=f"{value:g}",
-                attention=f"{attention:.6g}",
-            )
-    return attention
-
-
-def _implied_factor(source: RopeSource, original: int) -> float:
-    """The factor of a config that gives both lengths and no factor."""
-    key = source.part.spelled("factor")
-    if source.max_positions is None:
-        raise refused(
-            key,
-            "must be given, it is {meaning}",
-            "nothing",
-            error=ConfigError,
-            meaning="how far the context is stretched",
-        )
-    source.part.warn(
-        "{key} is missing; {value} is taken, as transformers does",
-        key=key,
-        value=f"{source.max_positions} / {original}",
-    )
-    return max(source.max_positions / original, 1.0)
-
-
-def _longrope(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    part, original = source.part, _original_max_positions(source)
-    short_factor, long_factor = (
-        _divisors(part, key, dim // 2) for key in ("short_factor", "long_factor")
-    )
-    factor = part.number(
-        "factor", "the extension the attention factor is formed from", None, above=0, most=1e9
-    )
-    if factor is None and source.max_positions is not None:
-        factor = source.max_positions / original
-    attention = part.number("attention_factor", "multiplies cos and sin", None, above=0, most=1e6)
-    return LongRoPE(short_factor, long_factor, original, factor, attention)
-
-
-def _divisors(part: Reader, key: str, pairs: int) -> tuple[float, ...]:
-    listed = part.sequence(key, f"divisors of the {pairs} pairs", length=pairs)
-    name = part.spelled(key)
-    return tuple(checked_number(f"{name}[{i}]", x, 0, None, 1e12) for i, x in enumerate(listed))
-
-
-def _llama3(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    part = source.part
-    low = part.number("low_freq_factor", "pairs that turn less often are divided", above=0, most=1e9)
-    high = part.number("high_freq_factor", "pairs that turn more often are kept", above=0, most=1e9)
-    if high < low:
-        raise refused(
-            part.spelled("high_freq_factor"),
-            "must be at least low_freq_factor {low}",
-            f"{high:g}",
-            error=ConfigError,
-            low=f"{low:g}",
-        )
-    factor = part.number("factor", _FACTOR, least=1, most=1e9)
-    return Llama3(factor, low, high, _original_max_positions(source))
-
-
-def _proportional(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Scaling:
-    return Proportional(fraction, source.part.number("factor", _FACTOR, 1.0, least=1, most=1e9))
-
-
-_SCALINGS: dict[str, Callable[[RopeSource, int, float, Dialect], Scaling]] = {
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "llama3": _llama3,
-    "proportional": _proportional,
-}
 _ALIASES = {"su": "longrope", "mrope": "default"}  # names in the first configs of Phi-3 and Qwen2-VL

@@ -14,7 +14,7 @@ from ....bias.t5 import T5Bias
 from ....checks import refused
 from ..plan import ConfigError, LayerPlan
 from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, Reader
-from ..rope_settings import Dialect
+from ..rope_rules import Dialect
 from .decoders import read_decoder
 from .family import Draft, Family, read_head_dim, read_sizes
 

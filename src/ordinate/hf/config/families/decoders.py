@@ -10,7 +10,8 @@ from ....encoding import NoPE, PositionEncoding
 from ..context_length import original_max_positions
 from ..plan import ConfigError, LayerPlan, Temperature
 from ..reader import MOST_LAYERS, Reader, checked_integer
-from ..rope_settings import Dialect, RopeSource, read_rope, rope_parts
+from ..rope_rules import Dialect, RopeSource
+from ..rope_settings import read_rope, rope_parts
 from .family import Draft, Family, read_head_dim, read_sizes
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"

@@ -9,7 +9,7 @@ from typing import Any
 from ....encoding import PositionEncoding
 from ..plan import LayerPlan
 from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader, checked_integer
-from ..rope_settings import Dialect, RopeRules
+from ..rope_rules import Dialect, RopeRules
 
 
 @dataclass

@@ -7,7 +7,8 @@ import dataclasses
 from ..context_length import original_max_positions
 from ..plan import LayerPlan
 from ..reader import MOST_CHANNELS, Reader
-from ..rope_settings import Dialect, RopeSource, read_rope, rope_parts
+from ..rope_rules import Dialect, RopeSource
+from ..rope_settings import read_rope, rope_parts
 from .family import Draft, Family, read_sizes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..reader import Reader
-from ..rope_settings import Dialect
+from ..rope_rules import Dialect
 from .decoders import read_decoder
 from .family import Draft, Family
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..rope_settings import RopeRules
+from ..rope_rules import RopeRules
 from .decoders import (
     FULL,
     SLIDING,
