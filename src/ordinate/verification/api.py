@@ -1,4 +1,4 @@
-"""`verify`: measure an encoding's properties and hold them against its claims."""
+"""`verify`: measure an encoding's properties and compare them with its claims."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ def verify(
 
     Works for any `PositionEncoding`. What a class claims is its ``claims``; some properties every
     encoding must have. A property that is not claimed is measured all the same and reported as such.
-    A hook that raises is a failure with its message, unless it only ran out of memory. What holds was seen
-    on samples; what none of them reaches is the report's ``not_tried``. Parameters are
-    taken as they are, save tables that are still zero throughout, which are filled with noise: they say
-    nothing about order yet.
+    A hook that raises is a failure with its message, unless it ran out of memory. Properties are measured on
+    samples; the report's ``not_tried`` lists what no sample reaches. Parameters are taken as they are, except
+    tables that are all zero, which are filled with noise.
 
     Args:
         encoding: An encoding, or a spec as in `ordinate.create`; a bare name stands for the example of its entry.
@@ -81,7 +80,7 @@ def verify(
         torch.manual_seed(seed)
         subject = _in_float64(encoding)
         with torch.no_grad():
-            with process.kept():
+            with process.restored():
                 setting, answers = found_sizes(
                     subject, d_model=d_model, num_heads=num_heads, head_dim=head_dim,
                     train_length=train_length, seed=seed,
@@ -118,7 +117,7 @@ def select(properties: str | Iterable[str] | None) -> list[Property]:
 
 
 def _suggest(wanted: str) -> Text:
-    """What was likely meant, whether a whole name or the first word of one was misspelt."""
+    """The names that resemble a misspelt name, or a misspelt first word of one."""
     first_words = {name.split()[0]: name for name in PROPERTIES}
     close = difflib.get_close_matches(wanted, first_words, n=2)
     if " " in wanted or not close:
@@ -130,19 +129,19 @@ def _judge(
     item: Property, encoding: PositionEncoding, setting: Setting, claims: frozenset[str]
 ) -> VerifyResult:
     try:
-        # Each measurement has a copy of its own, as nothing was asked of yet: the first call may leave traces.
-        with process.kept():
+        # Each measurement has a fresh copy: a first call may change the encoding.
+        with process.restored():
             measured = item.measure(copy.deepcopy(encoding), setting)
     except NotApplicable as reason:
         status = Status.FAILS if item.name in claims else Status.NOT_APPLICABLE
         return VerifyResult(item.name, status, None, None, "", str(reason))
     except Exception as error:
-        if is_out_of_memory(error):  # says something of the machine and nothing of the encoding
+        if is_out_of_memory(error):  # that is the machine's limit, not a property of the encoding
             rule = "must be measured in the memory there is, got {setting}, which needs more"
             raise refused(item.name, rule, error=MemoryError, setting=setting) from None
         text = " ".join(str(error).split()) or "no message"
-        said = f"{type(error).__name__}: {text[:300]}"
-        return VerifyResult(item.name, Status.FAILS, None, None, "", said)
+        message = f"{type(error).__name__}: {text[:300]}"
+        return VerifyResult(item.name, Status.FAILS, None, None, "", message)
     if item.required or item.name in claims:
         status = Status.HOLDS if measured.holds else Status.FAILS
     else:

@@ -1,4 +1,4 @@
-"""One call of every hook: its tokens in one place, and its answers in a form that can be compared.
+"""One call of every hook: its tokens, and its answers in a form that can be compared.
 
 An encoding's answer for a token follows from the token, its position and the parameters. So the same
 tokens give the same answers in a longer row, in a batch, among gaps or with fewer key heads, and the
@@ -22,8 +22,8 @@ from ..setting import Setting
 from .observe import bias_by_pairs, bias_of, dense_bias
 from .report import BrokenAnswer
 
-#: The largest difference between answers that count as one, relative above 1. It leaves room for encodings
-#: that compute in float32; a position off by one changes answers by far more.
+#: The largest difference between answers that count as equal, relative above 1. It leaves room for encodings
+#: that compute in float32; a position off by one changes answers far more.
 ONE_ANSWER = 2.0**-20
 
 Index = slice | Tensor
@@ -31,7 +31,7 @@ Index = slice | Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """Tokens and where they stand. `x`, `k` and `v` belong to the same tokens, `q` may be others.
+    """Tokens and their positions. `x`, `k` and `v` belong to the same tokens, `q` may be others.
 
     Attributes:
         q_positions, k_positions: ``[batch, seq]``, or ``[axes, batch, seq]``.
@@ -56,7 +56,7 @@ class Call:
         lengths: int | None = None,
         signs: bool = False,
     ) -> Call:
-        """Random tokens at these positions, all different; of ``signs``, which every dtype holds exactly."""
+        """Random tokens at these positions, all different; with ``signs`` they are ±1, exact in every dtype."""
         draw = setting.signs if signs else setting.random
         (batch, q_len), k_len = q_positions.shape[-2:], k_positions.shape[-1]
         keys = (batch, kv_heads or setting.num_heads, k_len, setting.head_dim)
@@ -70,7 +70,7 @@ class Call:
     def alike(
         cls, setting: Setting, q_positions: Tensor, k_positions: Tensor, lengths: int | None = None
     ) -> Call:
-        """Tokens that are all the same, so that answers differ by position alone."""
+        """Equal tokens, so that answers differ only by position."""
         call = cls.at(setting, q_positions, k_positions, lengths=lengths, signs=True)
         return replace(
             call,
@@ -88,7 +88,7 @@ class Call:
         lengths: int | None = None,
         signs: bool = False,
     ) -> Call:
-        """Rows of a few dozen random tokens over and over: long ones take no time to draw."""
+        """Rows that repeat 37 random tokens, so that long rows are drawn quickly."""
         places = {"q_positions": q_positions, "k_positions": k_positions}
         some = cls.at(
             setting, q_positions[..., :37], k_positions[..., :37], kv_heads=kv_heads, lengths=lengths,
@@ -100,7 +100,7 @@ class Call:
     def part(
         self, *, rows: Index = slice(None), queries: Index = slice(None), keys: Index = slice(None)
     ) -> Call:
-        """The same call with some of its tokens only."""
+        """The same call with a part of its tokens."""
         lengths = self.lengths[rows] if isinstance(self.lengths, Tensor) else self.lengths
         return Call(
             self.x[rows][:, keys], self.q[rows][:, :, queries], self.k[rows][:, :, keys],
@@ -124,7 +124,7 @@ class Call:
         return [tensor for tensor in given if isinstance(tensor, Tensor)]
 
     def copied(self) -> Call:
-        """The same in memory of its own."""
+        """A copy of all tensors."""
         given = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         clones = {
             id(tensor): tensor.clone() for tensor in given.values()
@@ -132,7 +132,7 @@ class Call:
         return replace(self, **{name: clones[id(tensor)] for name, tensor in given.items()})
 
     def outputs(self, encoding: PositionEncoding) -> list[Tensor]:
-        """What each hook returns for these very tensors."""
+        """What each hook returns for these tensors, which are not copied."""
         embedded = encoding.embed(self.x, self.k_positions)
         bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)
         q, k = encoding.rotate(self.q, self.k, self.q_positions, self.k_positions, lengths=self.lengths)
@@ -147,12 +147,12 @@ class Call:
         attend: bool = False,
         left_out: bool = False,
     ) -> dict[str, Tensor]:
-        """What the encoding makes of these tokens, by the name of the answer.
+        """The results of the hooks for these tokens, by name.
 
         Args:
-            hooks: Those to ask, of those it has.
-            attend: Also what attention answers, where rotation or bias act.
-            left_out: Pass no positions, which must be those of tokens in order.
+            hooks: The hooks to call, as far as the encoding overrides them.
+            attend: Also the output of attention, for encodings that rotate or bias.
+            left_out: Pass no positions; the call's must then be 0, 1, ….
         """
         hooks = hooks_of(encoding).intersection(hooks)
         at_q, at_k = (None, None) if left_out else (self.q_positions, self.k_positions)
@@ -177,7 +177,7 @@ class Call:
         return answers
 
     def pairs(self, encoding: PositionEncoding, setting: Setting) -> dict[str, Tensor]:
-        """The bias as FlexAttention asks for it, one number for a query and a key; {} if it has no such form."""
+        """The bias through ``score_mod``, one query and key at a time; {} if the bias has no such form."""
         if "bias" not in hooks_of(encoding):
             return {}
         bias = bias_of(encoding, self.q, self.k, self.q_positions, self.k_positions, x=self.x)

@@ -1,7 +1,7 @@
-"""Is an answer that of a token and its position alone, whatever else is in the call?
+"""Properties that an answer depends on its token and its position only, not on the rest of the call.
 
-The same tokens are given to the encoding in two calls, each with a fresh copy of it: in a batch and row by
-row, among gaps and in pairs, in rows of many lengths, with grouped and with repeated keys.
+Two calls with fresh copies of the encoding get the same tokens: in a batch and row by row, among gaps and in
+pairs, in rows of many lengths, with grouped and with repeated keys.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .observe import bias_of, cast, causal_only, dense_bias, key_heads, need_any
 from .report import Measurement, NotApplicable
 
 _DIFFER = "answers differ by {}"
-_ODD = 3001  # a length of no other call
+_ODD = 3001  # a length that no other call has
 
 
 def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Each row of a batch is answered by its own positions (and lengths), as if it were alone.
+    """Each row of a batch is computed from its own positions and lengths, as in a call of its own.
 
-    Queries and keys stand at different positions, are few or many, as many or not, and lie in memory as
-    projections leave them, heads inside tokens. Alone, positions have no batch and are integers of 32 bits.
-    Positions and lengths that are left out are those the architecture says, and a bias is the same pair by pair.
+    Queries and keys have different positions and numbers of tokens, and the memory layout of projections (heads
+    inside tokens). In a call of one row, positions have no batch and are int32. Positions and lengths that are
+    left out must equal the default ones, and a bias must be the same through ``score_mod``.
     """
     need_any(encoding)
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
@@ -40,7 +40,7 @@ def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
         batch = Call.repeating(setting, at_q, at_k, kv_heads=heads if k_len == MANY else None)
         batch = batch.as_projected()
         off = max(off, _alone(encoding, setting, batch, causal))
-        # One row of positions for all rows, and the same repeated.
+        # One row of positions for all rows, and that row repeated.
         at_q, at_k = at_q[..., :1, :], at_k[..., :1, :]
         shared = replace(batch, q_positions=at_q, k_positions=at_k)
         sizes = (*at_q.shape[:-2], rows, -1)
@@ -57,15 +57,15 @@ def rows_apart(encoding: PositionEncoding, setting: Setting) -> Measurement:
         # Left out, the length is the row's largest position + 1.
         own = replace(batch, q_positions=batch.k_positions)
         most = own.k_positions.reshape(axes, len(batch.x), -1).amax(dim=(0, 2)) + 1
-        told, untold = (
+        with_lengths, without_lengths = (
             call.answers(copy.deepcopy(encoding), setting) for call in (replace(own, lengths=most), own)
         )
-        off = max(off, own.difference(untold, told, causal))
+        off = max(off, own.difference(without_lengths, with_lengths, causal))
     return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
 
 
 def _left_out(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bool) -> float:
-    """How far the answers of tokens in order are from those of the same without positions."""
+    """The largest difference between passing positions 0, 1, … and passing none."""
     axes, run = axes_of(encoding), torch.arange(batch.k.shape[2])[None]
     run = run.expand(axes, 1, -1) if axes > 1 else run
     counted = replace(batch, q_positions=run[..., -batch.q.shape[2] :], k_positions=run)
@@ -77,7 +77,7 @@ def _left_out(encoding: PositionEncoding, setting: Setting, batch: Call, causal:
 
 
 def _alone(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bool) -> float:
-    """How far the answers of a batch are from those of its rows, one at a time."""
+    """The largest difference between a batch and its rows, one at a time."""
     together, off = batch.answers(copy.deepcopy(encoding), setting, attend=True), 0.0
     for row in range(len(batch.x)):
         alone = batch.part(rows=slice(row, row + 1))
@@ -93,10 +93,10 @@ def _alone(encoding: PositionEncoding, setting: Setting, batch: Call, causal: bo
 
 
 def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Tokens of a run, and few or many scattered in no order, are answered as in calls of two keys and one query.
+    """Tokens in order, and few or many unsorted ones, are computed as in calls of two keys and one query.
 
-    One of those calls has all queries, more than keys.
-    Where a bias reads keys or inputs it may add them up, so there all keys are kept.
+    One of those calls has all queries, more than keys. A bias that reads keys or inputs may add them up, so its
+    calls have all keys.
     """
     need_any(encoding)
     causal, axes, off = causal_only(encoding, setting), axes_of(encoding), 0.0
@@ -117,27 +117,27 @@ def gaps(encoding: PositionEncoding, setting: Setting) -> Measurement:
         for query, keys in enumerate(pairs):
             queries = torch.tensor([query]) if query else torch.arange(at_q.shape[-1])
             asked = [(HOOKS[:2], keys), (HOOKS[2:], everything)] if reads else [(HOOKS, keys)]
-            for hooks, kept in asked:
-                call = whole.part(queries=queries, keys=kept)
+            for hooks, chosen in asked:
+                call = whole.part(queries=queries, keys=chosen)
                 answers = call.answers(copy.deepcopy(encoding), setting, hooks)
-                picked = {name: _pick(name, expected[name], queries, kept) for name in answers}
+                picked = {name: _pick(name, expected[name], queries, chosen) for name in answers}
                 off = max(off, call.difference(answers, picked, causal))
     return Measurement(off <= ONE_ANSWER, off, "relative", _DIFFER)
 
 
 def _pick(name: str, answer: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """Of an answer for all tokens, that for some."""
+    """The part of an answer for all tokens that belongs to some of them."""
     if name == "bias":
         return answer[:, :, queries][..., keys]
     return answer.index_select(-2, queries if name == "q" else keys)
 
 
 def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """A token's answer is the same in rows of 1 to 4096 tokens, all at once, a lone query or the last few.
+    """A token's answer is the same in rows of 1 to 4096 tokens, with all queries, one query or the last few.
 
-    Expected is what one call with the longest row says. The others go through one more copy, one after
-    the other, with positions given and left out in turn, and end with short rows after long ones. One length
-    comes first in low precision, through a copy of its own: what a class keeps by length is then low.
+    Each is compared with one call of the longest row. The others use one more copy, one after the other, with
+    positions given and left out in turn, and end with short rows after long ones. Before them, one length is
+    computed in low precision by another copy: a cache of the class by length then holds low precision.
     """
     need_any(encoding)
     causal, longest = causal_only(encoding, setting), setting.within(COUNT)
@@ -145,7 +145,7 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
     tokens = Call.repeating(setting, run, run, kv_heads=heads, lengths=setting.length_for(encoding))
     expected = _Row.of(copy.deepcopy(encoding), tokens, longest, longest, given=True)
     odd = setting.within(_ODD)
-    with contextlib.suppress(Exception):  # said elsewhere
+    with contextlib.suppress(Exception):  # reported by another property
         low = torch.bfloat16
         _Row.of(cast(copy.deepcopy(encoding), low), tokens.to(low), odd, odd, given=False)
     lengths = [*setting.octaves(COUNT)[1:].tolist(), odd, longest, 1, 2, 3]
@@ -168,7 +168,7 @@ def every_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 @dataclass(frozen=True)
 class _Row:
-    """The answers for the last tokens of a row, as `Call.answers` has them; but a bias stays a description."""
+    """The answers for the last tokens of a row, as in `Call.answers`, with the bias as a description."""
 
     length: int
     count: int
@@ -196,7 +196,7 @@ class _Row:
             answers["q"], answers["k"] = encoding.rotate(
                 row.q.clone(), row.k.clone(), at_q, at_k, lengths=row.lengths
             )
-            if count == 1:  # as a cache has it: the new key alone
+            if count == 1:  # as with a cache: only the new key
                 at = row.q_positions if given else row.q_positions[0]
                 new = row.q.clone(), row.k[:, :, -1:].clone()
                 _, answers["new"] = encoding.rotate(*new, at, at, lengths=row.lengths)
@@ -205,7 +205,7 @@ class _Row:
     def difference(
         self, whole: _Row, encoding: PositionEncoding, setting: Setting, causal: bool
     ) -> float:
-        """The largest difference from the same tokens in a longer row, which has all of its queries."""
+        """The largest difference from the same tokens in a longer row with all queries."""
         last = slice(self.length - self.count, self.length)
         places = {
             "embed": last,
@@ -229,7 +229,7 @@ class _Row:
 def _row_of_bias(
     bias: Bias | None, query: int | None, keys: slice, encoding: PositionEncoding, setting: Setting
 ) -> Tensor:
-    """The bias of one query, or of the only one, with some keys, as the softmax sees it."""
+    """The bias of one query (None: of the only one) and some keys, without what cancels in the softmax."""
     if bias is None:
         return torch.zeros(1)
     if query is None:
@@ -241,9 +241,9 @@ def _row_of_bias(
 
 
 def grouped_queries(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Fewer key heads, each shared by a run of query heads, answer as the same keys repeated.
+    """Fewer key heads, each shared by several query heads, give the same as the repeated keys.
 
-    Or the encoding refuses them, in words that name heads.
+    An encoding may also refuse them, with a message that names heads.
     """
     if not hooks_of(encoding) & {"rotate", "bias"}:
         raise NotApplicable("it does nothing to queries and keys")
@@ -271,5 +271,5 @@ def grouped_queries(encoding: PositionEncoding, setting: Setting) -> Measurement
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Each key head as often as query heads share it."""
+    """Each key head repeated for the query heads that share it."""
     return x.repeat_interleave(heads // x.shape[1], dim=1)

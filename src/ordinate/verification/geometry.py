@@ -1,4 +1,4 @@
-"""The algebra of codes and rotations: bounds, shifts and lengths."""
+"""Properties of codes and rotations: bounds, shifts and norms."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def boundedness(encoding: PositionEncoding, setting: Setting) -> Measurement:
 def shift_invariance(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Moving every token by the same number of positions changes no score, in any octave of shifts.
 
-    Neighbours are moved, now and then tokens far from each other too, and along each axis alone. The budget
-    is what float64 can hold: an angle at position p is off by up to ``p · 2^-53``.
+    Neighbours are moved, at some shifts also tokens far from each other, and along each axis alone. The budget
+    is the rounding of float64: an angle at position p is off by up to ``p · 2^-53``.
     """
     axes, reach = axes_of(encoding), setting.within(_FURTHEST_SHIFT)
     near = torch.arange(setting.within(16))
@@ -44,9 +44,7 @@ def shift_invariance(encoding: PositionEncoding, setting: Setting) -> Measuremen
     room = reach - len(near) if setting.limit is not None else _FURTHEST_SHIFT
     shifts = sorted({*setting.octaves(room)[1:].tolist(), room}) if room > 0 else []
     holds, largest = True, 0.0
-    strides = range(
-        0, max(room, 0), 2**17
-    )  # as long as the far tokens reach, so that nothing lies between
+    strides = range(0, max(room, 0), 2**17)  # as long as the wide row, so that no position is skipped
     for here, moves in ((near, shifts), (wide, [*strides, *shifts[::12]])):
         x = setting.random(1, len(here), setting.d_model)
         places = here.expand(axes, 1, -1).clone() if axes > 1 else here

@@ -1,7 +1,6 @@
-"""What an encoding does, seen from outside: through its three hooks, in float64, on known inputs.
+"""The three hooks of any encoding, called in float64 on known inputs.
 
-Nothing here knows any encoding by name, so that whatever is measured can be measured of one a user
-wrote a minute ago.
+No encoding is known here by name, so an encoding that a user wrote is measured like the built-in ones.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def bias_of(
 
 
 def key_heads(encoding: PositionEncoding, setting: Setting, count: int = 1) -> int:
-    """``count`` if it takes as few, of which 1 saves work on long rows; else as many as query heads."""
+    """``count`` key heads if the encoding takes so few (1 saves work on long rows), else as many as query heads."""
     q, k = (
         setting.signs(1, setting.num_heads, 1, setting.head_dim),
         setting.signs(1, count, 1, setting.head_dim),
@@ -66,20 +65,20 @@ def key_heads(encoding: PositionEncoding, setting: Setting, count: int = 1) -> i
         some, x = copy.deepcopy(encoding), setting.signs(1, 1, setting.d_model)
         _, turned = some.rotate(q, k.clone(), here, here, lengths=lengths)
         some.bias(q, k, here, here, x=x)
-    except Exception:  # which property it fails is for that property to say
+    except Exception:  # the property that fails for it reports it
         return setting.num_heads
     return count if turned.shape == k.shape else setting.num_heads
 
 
 def few_heads(encoding: PositionEncoding, setting: Setting) -> int:
-    """The fewest key heads that have an order, if it takes grouped queries; else as many as query heads."""
+    """The smallest number of key heads above 1, if the encoding takes grouped queries; else as many as query heads."""
     heads = setting.num_heads
     fewest = next((count for count in range(2, heads) if heads % count == 0), 1)
     return key_heads(encoding, setting, fewest)
 
 
 def need(hook: str, encoding: PositionEncoding) -> None:
-    """Stop a measurement of what an encoding does not do."""
+    """The measurement does not apply to an encoding without this hook."""
     reasons = {
         "embed": "it adds no code to the embeddings",
         "rotate": "it does not turn queries and keys",
@@ -90,7 +89,7 @@ def need(hook: str, encoding: PositionEncoding) -> None:
 
 
 def need_any(encoding: PositionEncoding) -> None:
-    """Stop a measurement of what does nothing."""
+    """The measurement does not apply to an encoding without hooks."""
     if not hooks_of(encoding):
         raise NotApplicable("it does nothing")
 
@@ -112,7 +111,7 @@ def turned(
     *,
     keys: bool = False,
 ) -> Float[Tensor, "seq channels"]:
-    """What `rotate` makes of a query (of a key) that is the same at each position; all heads side by side.
+    """One query (or key) rotated at each position; all heads side by side.
 
     Args:
         x: ``[heads, head_dim]`` in place of random signs.
@@ -135,7 +134,7 @@ def bias_by_distance(
     distances: Int[Tensor, " count"],
     dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "heads count"]:
-    """What `bias` adds to the scores of one query with keys that are alike, at these distances."""
+    """What `bias` adds to the scores of one query with equal keys, at these distances."""
     need("bias", encoding)
     query = torch.stack((distances.amax(), distances.new_zeros(()))).amax()
     q = setting.signs(1, setting.num_heads, 1, setting.head_dim).to(dtype)
@@ -193,10 +192,10 @@ def causal_only(encoding: PositionEncoding, setting: Setting) -> bool:
 def signature(
     encoding: PositionEncoding, setting: Setting, positions: Int[Tensor, " seq"], *, keys: bool = False
 ) -> Float[Tensor, "seq channels"]:
-    """Everything by which an encoding may tell positions apart; a bias tells distances apart.
+    """All outputs that may differ between positions; of a bias, between distances.
 
     Args:
-        keys: Of rotations, look at a key (at one head of it, if that is enough), not at a query.
+        keys: Rotate a key instead of a query, with one head where the encoding takes one.
     """
     hooks = hooks_of(encoding)
     seen = []

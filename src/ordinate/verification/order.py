@@ -1,4 +1,4 @@
-"""Does the encoding tell order, the same way every time, and leave its inputs alone?"""
+"""Properties of order: outputs differ by position, are deterministic, and inputs stay unchanged."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .calls import Call
 from .observe import cast, causal_only, key_heads, need_any, signature
 from .report import Measurement, NotApplicable
 
-#: Equal in float64: the relative error a few thousand operations may leave, and no more.
+#: Relative error in float64 up to which values count as equal, after a few thousand operations.
 ROUNDING = 2.0**-40
-#: Certainly different: far above any rounding, far below any effect of a position.
+#: Relative difference that counts as an effect: far above rounding, far below any effect of a position.
 DIFFERENT = 2.0**-20
 
 
 def permutation_equivariance(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Attention without positions shuffles its output with its input; with them it must not.
 
-    Where a bias is only right under a causal mask, which would tell the order by itself, the last
-    token is looked at alone: it sees all others, and those are shuffled.
+    A bias that needs a causal mask is measured at the last token only, which sees all others: the mask alone
+    shows the order at any other.
     """
     causal = causal_only(encoding, setting)
     length = setting.within(24)
@@ -56,7 +56,7 @@ def permutation_equivariance(encoding: PositionEncoding, setting: Setting) -> Me
 
 
 def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """No two positions look alike (to a bias: no two distances), to a query, to a key, or along an axis alone."""
+    """No two positions have equal outputs (for a bias: no two distances), for queries, keys and along each axis."""
     count, near = setting.count, torch.arange(setting.count)
     seen = signature(encoding, setting, near)
     if count == 1:
@@ -68,11 +68,11 @@ def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
         sentence = (
             f"{different} kinds among {count} {what}" if different > 1 else f"all {count} {what} alike"
         )
-    # An angle p·w is off by up to p·w·2^-53, so whole turns come back that near and no nearer.
+    # An angle p·w is off by up to p·w·2^-53, so positions a whole turn apart may come this close.
     alike = count * 2.0**-44 * float(seen.abs().amax())
     notes = _alike_on_axes(encoding, setting)
     if hooks_of(encoding) & {"embed", "rotate"}:
-        # Far ones too: not among each other alone, for a table may start over anywhere.
+        # Far positions too, together with the near ones: a table may repeat from anywhere.
         far = setting.octaves(2**20)
         places = torch.cat((near, far[far >= count]))
         if gap > alike and _any_closer(signature(encoding, setting, places, keys=True), alike):
@@ -81,9 +81,9 @@ def uniqueness(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 
 def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
-    """What cannot be told where one coordinate moves and the others stay, or all do, for a query and for a key.
+    """Equal outputs along one axis, and on a grid of all axes, for queries and for keys, as notes.
 
-    Parts of a combination that take several coordinates are looked at together: each may read one.
+    Parts of a combination that take several coordinates are measured together: each may read one.
     """
     parts = acting_parts(encoding)
     axes = max((part.axes for part in parts), default=1)
@@ -98,9 +98,11 @@ def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
     moves["a grid"] = grid(*[4] * axes)
     notes: list[str] = []
     for name, moving in moves.items():
-        if name == "a grid" and notes:  # it would only say so again
+        if name == "a grid" and notes:  # the grid would repeat them
             break
-        fixed = torch.tensor([2, 3]).expand(axes, 1, 2)  # two keys, for of one the softmax sees no bias
+        fixed = torch.tensor([2, 3]).expand(
+            axes, 1, 2
+        )  # two keys: the bias of a single key cancels in the softmax
         for side, places in (("queries", (moving, fixed)), ("keys", (fixed[..., :1], moving))):
             call = Call.alike(setting, *places, lengths=setting.length_for(encoding))
             seen = []
@@ -126,7 +128,7 @@ def _alike_on_axes(encoding: PositionEncoding, setting: Setting) -> list[str]:
 
 
 def _any_closer(points: Tensor, distance: float) -> bool:
-    """Whether two rows are within ``distance``: then they are on any line, where neighbours are soon found."""
+    """Whether two rows are within ``distance``, by sorting their projections on a random line."""
     generator = torch.Generator().manual_seed(0)
     line = torch.randn(points.shape[1], dtype=points.dtype, generator=generator)
     order = (points @ line / line.norm()).argsort()
@@ -146,16 +148,16 @@ def _closest(points: Tensor) -> float:
         row, column = divmod(int(distances.argmin()), distances.shape[1])
         if distances[row, column] < best:
             best, pair = float(distances[row, column]), (row + start, column + start)
-    # The expanded square loses half of its digits; the winner's difference does not.
+    # The expanded square loses half of its digits, the difference of the two rows does not.
     return float((points[pair[0]] - points[pair[1]]).norm())
 
 
 def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """The same call gives the same bits, whatever was called before it and whatever was written on since.
+    """The same call gives the same bits, whatever calls came before and whatever was modified in place since.
 
-    Called before, each on a copy of its own and all on one: lower precision, and the same shapes with other
-    positions, tokens, batches and key heads, a long row, training. Written on: the tensors of the call before
-    and the parameters, as decoding and training do.
+    Calls before, each on a fresh copy and all on one copy: lower precision, the same shapes with other positions,
+    tokens, batches and key heads, a long row, training. Modified in place: the tensors of the call before and the
+    parameters, as in decoding and training.
     """
     need_any(encoding)
     some = torch.arange(setting.count)
@@ -178,15 +180,13 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
     for other in before:
         one = copy.deepcopy(encoding)
         for used in (one, many):
-            with contextlib.suppress(Exception):  # such a call may be refused, but not remembered
+            with contextlib.suppress(Exception):  # such a call may be refused, but must leave no trace
                 _bits(other, used)
         repeats.append(_bits(call, one))
     with torch.enable_grad():
         _bits(call, many.train())
     repeats.append(_bits(call, many.eval()))
-    held = call.copied().outputs(
-        many
-    )  # what was returned is the caller's: no later call may write on it
+    held = call.copied().outputs(many)  # no later call may write into what was returned
     with contextlib.suppress(Exception):
         elsewhere.copied().outputs(many)
     repeats.append(held)
@@ -196,7 +196,7 @@ def determinism(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 
 def _remembered(encoding: PositionEncoding, call: Call) -> int:
-    """How many values of a second call are those of the first, though its tensors or the parameters were written on."""
+    """How many values of a second call are wrong after its tensors or the parameters were modified in place."""
     used, held = copy.deepcopy(encoding), call.copied()
     held.outputs(used)
     for tensor in (held.x, held.q, held.k):
@@ -225,7 +225,7 @@ def _count_different(some: list[Tensor], others: list[Tensor]) -> int:
 
 
 def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Nothing the caller passes is written to, nor a parameter, the state of the random numbers or of the process."""
+    """No input, parameter or buffer of random state is written to, and the state of the process stays."""
     need_any(encoding)
     near, changed = torch.arange(setting.within(300))[None], 0
     notes: list[str] = []
@@ -235,20 +235,22 @@ def inputs_untouched(encoding: PositionEncoding, setting: Setting) -> Measuremen
         Call.repeating(setting, near, near.clone(), lengths=lengths),
         Call.at(setting, *rows, lengths=lengths),
     ]
-    torch.rand(1)  # a state that nobody who sets a seed comes by
+    torch.rand(1)  # a state that setting a seed does not restore
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         some = cast(copy.deepcopy(encoding), dtype)
         for call in (call.to(dtype).copied() for call in calls):
             given, drawn = [*call.tensors(), *some.parameters()], torch.get_rng_state()
             kept = [tensor.clone() for tensor in given]
-            with torch.set_grad_enabled(dtype == torch.float32):  # what is set must be seen to differ
+            with torch.set_grad_enabled(
+                dtype == torch.float32
+            ):  # so that a hook that sets the mode changes it
                 before = process.state()
                 call.outputs(some)
                 after = process.state()
             notes += [name for name in before if before[name] != after[name] and name not in notes]
             changed += _count_different([*given, torch.get_rng_state()], [*kept, drawn])
-    said = [f"the process's {name} changes" for name in notes]
-    sentence = "; ".join(["{} values of the inputs change", *said])
+    changes = [f"the process's {name} changes" for name in notes]
+    sentence = "; ".join(["{} values of the inputs change", *changes])
     return Measurement(changed == 0 and not notes, changed, "values", sentence)
 
 

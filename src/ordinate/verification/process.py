@@ -1,4 +1,4 @@
-"""What a hook may change of the whole process: seen, and put back."""
+"""The state of the process that a hook may change: read, and restored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-#: What it is called, how it is read and how it is set.
+#: Name → (how it is read, how it is set).
 _STATE = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -22,8 +22,8 @@ def state() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Leave the process as it was found."""
+def restored() -> Iterator[None]:
+    """Restore the state of the process at the end."""
     before = state()
     try:
         yield

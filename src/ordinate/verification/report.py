@@ -11,7 +11,7 @@ from typing import Any
 
 from ..setting import Setting
 
-#: What no measurement reaches, so that nothing is said of it.
+#: What no measurement covers.
 NOT_TRIED = (
     "rows of more than 4,096 tokens",
     "positions below 0 or beyond 1,048,576",
@@ -58,7 +58,7 @@ class BrokenAnswer(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One figure: a number, its unit, and the sentence it stands in.
+    """One figure: a number, its unit and its sentence.
 
     Attributes:
         holds: Whether the encoding has the property; a claim is judged by it.
@@ -125,7 +125,7 @@ class VerifyReport(Sequence[VerifyResult]):
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """What no measurement reaches: a wrong encoding may be wrong there alone."""
+        """What no measurement covers: an encoding may be wrong there."""
         return NOT_TRIED
 
     @property
@@ -161,7 +161,7 @@ class VerifyReport(Sequence[VerifyResult]):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know beside the results."""
+        """Remarks on the results."""
         sizes = ["It answers at no sizes that were tried: say num_heads, head_dim and d_model."]
         samples = f"Measured on samples. Not tried: {', '.join(self.not_tried)}."
         return [samples] if self.answers else [*sizes, samples]
@@ -189,7 +189,7 @@ def figure_of(results: Sequence[VerifyResult]) -> str:
 
 
 def short(value: float) -> str:
-    """Whole numbers whole, others to the digits a reader can use.
+    """A number for a reader: integers in full, others with two or three digits.
 
     Example:
         >>> short(4096.0), short(0.123456), short(3.21e-16)

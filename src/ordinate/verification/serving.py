@@ -1,4 +1,4 @@
-"""What a model in use depends on: caches, packing, low precision, and lengths it was not trained for."""
+"""Properties of inference: caches, packing, low precision, and lengths beyond training."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decode_equals_prefill(encoding: PositionEncoding, setting: Setting) -> Measu
 
 
 def _undeclared(encoding: PositionEncoding, setting: Setting) -> list[tuple[str, str]]:
-    """What the encoding reads although a cache, which goes by its attributes, would not keep it."""
+    """What the encoding reads without declaring it, so that a cache would not store it."""
     places = setting.scattered(1, 6, axes_of(encoding))
     call = Call.at(setting, places, places, lengths=setting.train_length)
     others = {
@@ -71,7 +71,7 @@ def _undeclared(encoding: PositionEncoding, setting: Setting) -> list[tuple[str,
 
 
 def packed_equals_separate(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Sequences laid end to end in one row, and each by itself: the same answer."""
+    """Sequences packed in one row, and each by itself: the same answer."""
     lengths = [max(setting.within(length), 1) for length in (9, 5, 12)]
     room = setting.within(2 * setting.train_length)
     # The first lies past the training length, where length-dependent encodings behave otherwise.
@@ -134,12 +134,12 @@ def _merged_neighbours(encoding: PositionEncoding, setting: Setting, dtype: torc
 
 
 def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """In float32 and lower the answers are those of float64 with the same parameters, but for rounding.
+    """In float32 and lower the answers are those of float64 with the same parameters, except for rounding.
 
-    Rounding is a few units in the last place of the dtype, and what float32 loses of an angle, which is in
-    proportion to the position. It says little of exactness; it finds what another dtype computes otherwise.
-    Asked are two rows of positions far apart, and two long ones whose positions are left out, with fewer key
-    heads; under autocast, which rounds the factors of products, the first alone.
+    Rounding is a few units in the last place of the dtype, and the float32 error of an angle, which grows with the
+    position. The budget is wide: the property finds dtypes that compute something else. Two rows have positions
+    far apart, and two long ones leave positions out and have fewer key heads; under autocast, which rounds the
+    factors of products, only the first two are measured.
     """
     need_any(encoding)
     calls, worst, culprit = _low_calls(encoding, setting), 0.0, ""
@@ -156,10 +156,10 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
                 if (
                     name != "bias" and answer.dtype != dtype
                 ):  # the values, or the next layer, will not fit it
-                    said = (
+                    text = (
                         f"{name} comes back in {str(answer.dtype)[6:]} where {str(dtype)[6:]} is given"
                     )
-                    return Measurement(False, math.inf, "budgets", said)
+                    return Measurement(False, math.inf, "budgets", text)
                 off = _budgets(call, name, answer, truth[name], dtype)
                 worst, culprit = max((worst, culprit), (off, f"{name} in {str(dtype)[6:]}"))
         if dtype == torch.float32:
@@ -180,7 +180,7 @@ def low_precision(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 
 def _low_calls(encoding: PositionEncoding, setting: Setting) -> list[tuple[Call, tuple[str, ...]]]:
-    """Calls of two rows and the hooks to ask, the first at positions that are given, the others in order."""
+    """Calls of two rows with the hooks to call: the first with positions given, the others in order."""
     lengths, places = setting.length_for(encoding), setting.octaves(2**17)
     at = torch.stack((places, places.flip(-1)))
     run = torch.arange(setting.within(MANY)).expand(2, -1)
@@ -200,13 +200,13 @@ def _budgets(call: Call, name: str, answer: Tensor, truth: Tensor, dtype: torch.
         at = (call.q_positions if name == "q" else call.k_positions)[..., None]
         units = units + (at if name == "embed" else at[:, None]) * 2.0**-22 * truth.abs().amax()
     off = ((answer.double() - truth).abs() / units).nan_to_num(nan=math.inf)
-    # Infinities may agree, or stand for what the dtype cannot hold.
+    # Infinities may agree, or be an overflow of the dtype.
     alike = (answer == truth) | (answer.isinf() & (truth.abs() > torch.finfo(answer.dtype).max))
     return float(torch.where(alike, 0, off).amax())
 
 
 def _cast(encoding: PositionEncoding, dtype: torch.dtype) -> tuple[PositionEncoding, PositionEncoding]:
-    """The module in a dtype; and in float64, its parameters as that has them and its constants unspoiled."""
+    """The module in a dtype; and in float64, with parameters rounded to that dtype and exact constants."""
     exact = copy.deepcopy(encoding)
     with torch.no_grad():
         for parameter in exact.parameters():
@@ -216,12 +216,12 @@ def _cast(encoding: PositionEncoding, dtype: torch.dtype) -> tuple[PositionEncod
 
 
 def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What each hook makes of equal inputs at neighbouring positions, as ``[positions, channels]``."""
+    """The output of each hook for equal inputs at neighbouring positions, as ``[positions, channels]``."""
     hooks, positions = hooks_of(encoding), torch.arange(setting.count)
     outputs = {}
     if "embed" in hooks:
         signs = setting.signs(setting.d_model).to(dtype).repeat(1, setting.count, 1)
-        # On zeros a code added is seen without loss, on signs one that multiplies.
+        # Zeros show an added code without rounding, signs one that multiplies.
         both = [encoding.embed(x, positions)[0] for x in (torch.zeros_like(signs), signs)]
         outputs["embed"] = torch.cat(both, dim=-1)
     if "rotate" in hooks:
@@ -236,8 +236,7 @@ def _by_hook(encoding: PositionEncoding, setting: Setting, dtype: torch.dtype) -
 def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Beyond the training length there is a finite, new answer, or an error that names the position.
 
-    Whether a trained model makes anything of the answer is for experiments to say; here is what it
-    gets to see.
+    Whether a trained model can use the answer is a question for experiments.
     """
     if setting.limit is not None:
         return _refusal(encoding, setting, setting.limit)
@@ -272,10 +271,11 @@ def past_training_length(encoding: PositionEncoding, setting: Setting) -> Measur
 def _taken_for_another(
     encoding: PositionEncoding, setting: Setting, places: Int[Tensor, " count"]
 ) -> Measurement | None:
-    """The first two of these places, in order, that are the same to a query, or to a key, and must not be.
+    """The first two of these positions that have equal outputs, for queries or keys, and must not.
 
-    Neighbours may be alike on purpose, in groups. So two are told apart if there is another between them, or if
-    all that follow are alike and the nearer is less than half as far. A side that never changes is not turned.
+    Neighbours may be equal on purpose, in groups. So two equal positions count if there is a different one between
+    them, or if all later ones are equal and the nearer is less than half as far. A side that is constant is not
+    rotated.
     """
     for keys in (False, True):
         seen = signature(encoding, setting, places, keys=keys)
@@ -286,8 +286,8 @@ def _taken_for_another(
         alike &= (group[:, None] != group) | (last & (places[:, None] > 2 * places))
         if bool(alike.any()):
             later, earlier = alike.nonzero()[0].tolist()
-            said = f"position {{}} is taken for position {int(places[earlier])}" + keys * " by keys"
-            return Measurement(False, int(places[later]), "positions", said)
+            text = f"position {{}} is taken for position {int(places[earlier])}" + keys * " by keys"
+            return Measurement(False, int(places[later]), "positions", text)
     return None
 
 
@@ -295,10 +295,10 @@ def _refusal(encoding: PositionEncoding, setting: Setting, limit: int) -> Measur
     try:
         signature(encoding, setting, torch.tensor([limit]))
     except ValueError as error:
-        said = str(error).replace("{}", "")
-        clear = str(limit) in said
+        text = str(error).replace("{}", "")
+        clear = str(limit) in text
         sentence = (
-            f"refuses position {{}}: {said}" if clear else f"refuses {{}} without naming it: {said}"
+            f"refuses position {{}}: {text}" if clear else f"refuses {{}} without naming it: {text}"
         )
         return Measurement(clear, limit, "positions", sentence)
     return Measurement(False, limit, "positions", "answers position {} past its own max_positions")
@@ -311,8 +311,8 @@ def _unseen_angles(encoding: PositionEncoding, setting: Setting, furthest: int) 
     where it stops. A scaling is added after training and is meant for ``factor`` times its length.
     """
     for module in encoding.modules():
-        told = declared_frequencies(module)
-        if told is None or not isinstance(module, PositionEncoding):
+        declared = declared_frequencies(module)
+        if declared is None or not isinstance(module, PositionEncoding):
             continue
         scaling = getattr(module, "scaling", None)
         factor = getattr(scaling, "factor", None) or 1
@@ -329,7 +329,7 @@ def _unseen_angles(encoding: PositionEncoding, setting: Setting, furthest: int) 
         far = f"; {_far_bias(encoding, setting)}" if "bias" in hooks_of(encoding) else ""
         sentence = (
             f"finite up to {furthest}, no claim of quality; "
-            f"at {reach}, {{}} of {len(told)} pairs at untrained angles{far}"
+            f"at {reach}, {{}} of {len(declared)} pairs at untrained angles{far}"
         )
         return Measurement(True, unseen, "pairs", sentence)
     return None

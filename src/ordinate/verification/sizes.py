@@ -1,4 +1,4 @@
-"""The sizes an encoding answers at: what it says of itself, else found by asking it."""
+"""The sizes an encoding accepts: those it declares, else found by trying."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _answers(encoding: PositionEncoding, setting: Setting) -> bool:
     q, k, v = torch.ones(3, 1, setting.num_heads, 3, setting.head_dim, dtype=torch.float64)
     try:
         Call(x, q, k, v, places, places).answers(copy.deepcopy(encoding), setting)
-    except Exception:  # of whatever kind: why it does not answer is said where it is measured
+    except Exception:  # the properties report why it does not answer
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""What an encoding is made of: wavelengths, slopes, buckets."""
+"""Properties of wavelengths, slopes and buckets."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _STILL = 1e-9  # radians a position: nothing that turns is slower
 def declared_frequencies(
     encoding: nn.Module, length: int | None = None
 ) -> Float64[Tensor, " pairs"] | None:
-    """The ``inv_freq`` an encoding or a part of it tells, as a method or as a buffer."""
+    """The ``inv_freq`` that an encoding or a part of it declares, as a method or as a buffer."""
     for module in encoding.modules():
         inv_freq = getattr(module, "inv_freq", None)
         if isinstance(inv_freq, Tensor):
             return inv_freq.double()
         if callable(inv_freq):
             dependent = length is not None and getattr(module, "length_dependent", False)
-            told = inv_freq(torch.tensor([length])) if dependent else inv_freq()
-            return told.double().reshape(-1)
+            declared = inv_freq(torch.tensor([length])) if dependent else inv_freq()
+            return declared.double().reshape(-1)
     return None
 
 
 def wavelengths(encoding: PositionEncoding, setting: Setting) -> Measurement:
-    """Every channel is one clock hand of constant speed, and the speeds are those the encoding tells.
+    """Every channel is a pure tone, and the frequencies are those the encoding declares.
 
     A pure tone of frequency w satisfies ``s(p + m) + s(p - m) = 2 cos(m w) s(p)``. So each channel's w
-    is measured without knowing how channels are paired, with the longest stride m that still turns
-    by less than a quarter. Each part of a combination is measured by itself.
+    is measured without knowing how channels are paired, with the longest stride m that is less than a
+    quarter turn. Each part of a combination is measured by itself.
     """
     if isinstance(encoding, Combined):
         parts = [part for part in encoding.encodings if _has_frequencies(part)]
@@ -55,13 +55,13 @@ def wavelengths(encoding: PositionEncoding, setting: Setting) -> Measurement:
         return next((result for result in results if not result.holds), results[0])
     if not _has_frequencies(encoding):
         raise NotApplicable("it has no frequencies")
-    told, notes = declared_frequencies(encoding, 2 * setting.train_length), []
-    # Of a rotation the keys first, so that what is reported below is measured of queries.
+    declared, notes = declared_frequencies(encoding, 2 * setting.train_length), []
+    # Keys of a rotation first, so that the numbers reported below are those of queries.
     for look in (codes,) if "embed" in hooks_of(encoding) else (partial(turned, keys=True), turned):
         measured, impurity = _tones(look, encoding, setting)
         notes += [] if impurity <= _IMPURE else ["channels are not pure tones"]
-        if told is not None:
-            error = _disagreement(measured, told, _copies(encoding, setting))
+        if declared is not None:
+            error = _disagreement(measured, declared, _copies(encoding, setting))
             notes += [] if error <= _MISREAD else [f"inv_freq says otherwise, by {error:.1e}"]
     turning = measured[measured > _STILL]
     if len(turning) == 0:
@@ -73,19 +73,19 @@ def wavelengths(encoding: PositionEncoding, setting: Setting) -> Measurement:
 
 
 def _has_frequencies(encoding: PositionEncoding) -> bool:
-    told = declared_frequencies(encoding) is not None or "wavelengths" in encoding.claims
-    return told and bool(hooks_of(encoding) & {"embed", "rotate"})
+    declared = declared_frequencies(encoding) is not None or "wavelengths" in encoding.claims
+    return declared and bool(hooks_of(encoding) & {"embed", "rotate"})
 
 
-def _disagreement(measured: Tensor, told: Tensor, copies: int) -> float:
-    """The largest relative error between the frequencies measured and told, both sorted."""
+def _disagreement(measured: Tensor, declared: Tensor, copies: int) -> float:
+    """The largest relative error between the measured and the declared frequencies, both sorted."""
     expected = torch.zeros_like(measured)  # channels beyond the pairs do not turn
-    channels = told.repeat_interleave(2).repeat(copies)
+    channels = declared.repeat_interleave(2).repeat(copies)
     if len(channels) > len(expected):
         return math.inf
     expected[: len(channels)] = channels
     expected, measured = expected.sort().values, measured.sort().values
-    # Of a hand that stands still, rounding only shows that it is very slow.
+    # A frequency of 0 is measured as a very small one.
     return float(((measured - expected).abs() / expected.clamp(min=_STILL / _MISREAD)).amax())
 
 
@@ -109,7 +109,7 @@ def _tones(
         around = look(encoding, setting, centre + stride) + look(encoding, setting, centre - stride)
         cosine = (around * here).sum(dim=0) / (2 * power)
         angle = torch.acos(cosine.clamp(-1, 1))
-        # The first stride is taken by all, a longer one by hands it turns by less than a quarter.
+        # The first stride counts for all channels, a longer one for those it turns by less than a quarter.
         chosen = (
             torch.ones_like(angle, dtype=torch.bool) if stride == 1 else frequency * stride < math.pi / 2
         )
@@ -141,7 +141,7 @@ def slopes(encoding: PositionEncoding, setting: Setting) -> Measurement:
 def bucket_coverage(encoding: PositionEncoding, setting: Setting) -> Measurement:
     """Every trained entry is reached by some distance, and distances that share one are neighbours.
 
-    Which entries are reached is asked of the gradient of attention itself.
+    An entry is reached if it has a gradient in attention.
     """
     need("bias", encoding)
     acting = encoding.encodings if isinstance(encoding, Combined) else [encoding]

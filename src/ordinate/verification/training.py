@@ -1,4 +1,4 @@
-"""Does training compute what use computes, and learn by the right gradient?"""
+"""Properties of training: the same answers as in evaluation, and right gradients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .calls import ONE_ANSWER, Call
 from .observe import cast, causal_only, few_heads, need_any
 from .report import Measurement
 
-#: How far positions reach, and how far parameters and tokens are moved: the further out, the sooner an angle
-#: or a slope leaves its straight line; and a small step is lost on encodings that compute in float32.
+#: The largest position, and the step of parameters and tokens: at large positions angles and slopes need smaller
+#: steps, and a small step is below the rounding of encodings that compute in float32.
 _SCALES = ((256, 2.0**-12), (2**13, 2.0**-20))
 _TOKENS = (9, 33)  # of the rows at either scale
 _INPUTS = ("x", "q", "k")
@@ -38,7 +38,7 @@ def gradients(encoding: PositionEncoding, setting: Setting) -> Measurement:
     for (most, step), tokens, kv_heads in zip(_SCALES, _TOKENS, heads, strict=True):
         call = _call(encoding, setting, most, tokens, kv_heads)
         training = copy.deepcopy(encoding)
-        with torch.inference_mode():  # what it keeps from there must not stand in the way of training
+        with torch.inference_mode():  # tensors cached there must not break training
             plain = call.answers(training, setting, attend=True)
         training.train()
         with torch.enable_grad():
@@ -76,8 +76,8 @@ def _call(encoding: PositionEncoding, setting: Setting, most: int, tokens: int, 
 def _errors(
     encoding: PositionEncoding, setting: Setting, call: Call, weights: dict[str, Tensor], step: float
 ) -> Iterator[tuple[str, float]]:
-    """Name and relative error of each gradient, of the tokens and of what is learned."""
-    for _ in range(2):  # the second step of training may stumble over what the first has left
+    """Name and relative error of each gradient, of tokens and parameters."""
+    for _ in range(2):  # state left by the first step may break the second
         value, grads = _gradients(encoding, setting, call, weights)
     for index, (name, grad) in enumerate(grads.items()):
         direction = setting.random(*grad.shape, stream=10 + index) * (1 + 1j if grad.is_complex() else 1)
@@ -92,15 +92,15 @@ def _errors(
         slope = (ends[0] - ends[1]) / (2 * step)
         # Where the answers bend within a step, or are rounded, the slope is not known.
         unknown = 4 * abs(ends[0] + ends[1] - 2 * value) / (2 * step)
-        told = float((grad.conj() * direction).real.sum())
+        predicted = float((grad.conj() * direction).real.sum())
         noise = unknown / _RELATIVE + _noise(value)
-        yield name, abs(told - slope) / (max(abs(told), abs(slope)) + noise)
+        yield name, abs(predicted - slope) / (max(abs(predicted), abs(slope)) + noise)
 
 
 def _errors_in_float32(
     encoding: PositionEncoding, setting: Setting, call: Call, weights: dict[str, Tensor]
 ) -> Iterator[tuple[str, float]]:
-    """The same of gradients in float32, held against those in float64."""
+    """Name and relative difference of each gradient in float32 from float64."""
     value, grads = _gradients(encoding, setting, call, weights)
     low = cast(copy.deepcopy(encoding), torch.float32)
     _, lows = _gradients(low, setting, call.to(torch.float32), weights)
@@ -116,7 +116,7 @@ def _noise(value: float) -> float:
 def _total(
     encoding: PositionEncoding, setting: Setting, call: Call, weights: dict[str, Tensor]
 ) -> Tensor:
-    """One number that all answers have a part in."""
+    """A weighted sum of all answers."""
     answers = call.answers(encoding, setting, attend=True)  # attention has the bias in it
     return torch.stack(
         [(answers[name] * weights[name]).sum() for name in weights if name != "bias"]
@@ -126,7 +126,7 @@ def _total(
 def _gradients(
     encoding: PositionEncoding, setting: Setting, call: Call, weights: dict[str, Tensor]
 ) -> tuple[float, dict[str, Tensor]]:
-    """That number, and its gradient by the tokens and by what is learned."""
+    """The weighted sum, and its gradient with respect to the tokens and the parameters."""
     inputs = {name: getattr(call, name).clone().requires_grad_() for name in _INPUTS}
     learned = {name: p for name, p in encoding.named_parameters() if p.requires_grad}
     leaves = {**inputs, **learned}
