@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import math
@@ -237,3 +238,33 @@ def test_entries_of_installed_packages_are_loaded_at_the_first_look_for_them(ins
         found = look()
     assert found.cls.__name__ == "Ramp"
     assert create("other") is not None
+
+
+def test_no_room_names_an_encoding_class():
+    """Only the steps of `show`, which an entry names, are written for one class; rooms read the class and the entry."""
+    own = {entry.cls.__module__ for entry in catalog.values() if not entry.is_scaling}
+    own -= {"ordinate.encoding", *(entry.cls.__module__ for entry in ENTRIES.values())}
+    source = Path(ordinate.__file__).parent
+    steps = {entry.steps.partition(":")[0] for entry in catalog.values() if isinstance(entry.steps, str)}
+    rooms = (
+        "verification",
+        "plots",
+        "walkthrough",
+        "lab",
+        "cli",
+        "web",
+        "setting.py",
+        "parts.py",
+        "entry.py",
+    )
+    found = []
+    for path in source.rglob("*.py"):
+        parts = path.relative_to(source).with_suffix("").parts
+        if path.relative_to(source).parts[0] not in rooms or ".".join(("ordinate", *parts)) in steps:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                package = ("ordinate", *parts)[: -node.level] if node.level else ()
+                if ".".join((*package, node.module)) in own:
+                    found.append(f"{'/'.join(parts)}:{node.lineno} imports {node.module}")
+    assert found == []

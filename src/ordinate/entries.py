@@ -280,7 +280,7 @@ def create(
             made.append((entry, arguments))
             axes.append(axis)
             continue
-        if not made or made[-1][0].cls is not RoPE:
+        if not made or not made[-1][0].takes_scaling:
             before = made[-1][0].name if made else "nothing"
             rule = "must follow rope in spec {spec}"
             raise refused(Text("scaling {name!r}", name=entry.name), rule, before, spec=quoted(spec))

@@ -93,6 +93,11 @@ class Entry:
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return {name: one for name, one in found.items() if one.kind not in variadic}
 
+    @property
+    def takes_scaling(self) -> bool:
+        """Whether a scaling may follow it in a spec: its class has an option ``scaling``."""
+        return "scaling" in self.parameters
+
     def example_spec(self, head_dim: int = 64) -> str:
         """The spec that stands for the bare name; a scaling is shown on rope.
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from ..checks import check_at_most, check_int, check_positive_int, refused, short
 from ..entries import parse
-from ..rotate.rope import RoPE
 from ..text import Text
 from .strict_json import is_number, is_whole
 
@@ -161,7 +160,7 @@ class RunConfig:
 
         Scalings are for a model that was trained with RoPE alone.
         """
-        alone = [entry.cls for entry, _ in parse(self.spec)] == [RoPE]
+        alone = [entry.takes_scaling for entry, _ in parse(self.spec)] == [True]
         scalings = (None, *self.extensions) if alone else (None,)
         return [(scaling, length) for scaling in scalings for length in self.lengths]
 

@@ -65,7 +65,7 @@ def controls_of(encoding: str) -> dict[str, Control]:
         )
         for name, option in options.items()
     ]
-    if "scaling" in parameters:
+    if entry.takes_scaling:
         found += [Control("scaling", "none", choices=("none", *_scalings())), _FACTOR]
     return {control.name: control for control in found if control is not None}
 
@@ -126,7 +126,7 @@ def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
         name: _checked(control, values.get(name, control.default)) for name, control in controls.items()
     }
     scaling, factor = "none", 1.0
-    if "scaling" in catalog[encoding].parameters:
+    if catalog[encoding].takes_scaling:
         scaling, factor = chosen.pop("scaling"), chosen.pop("factor")
     moved = ",".join(
         f"{controls[name].power_of_ten}={10**value:.4g}"
