@@ -230,8 +230,7 @@ class Addition(Problem):
             answer.append(total % 10)
             carry = total // 10
         answer.append(carry)
-        plus = torch.full((batch, 1), ord("+"))
-        zero = ord("0")
+        zero, plus = ord("0"), torch.full((batch, 1), ord("+"))
         return _question_and_answer([one + zero, plus, two + zero], torch.stack(answer, dim=1) + zero)
 
     @staticmethod
@@ -293,9 +292,7 @@ class PassKey(Problem):
             lines = b"".join(self._NUMBER % pair for pair in zip(each, numbered, strict=True))
             texts.append(lines.rjust(room) + self._QUESTION + b"%05d" % numbered[place])
         text = torch.tensor([list(each) for each in texts])
-        asked = torch.zeros_like(text, dtype=torch.bool)
-        asked[:, -5:] = True
-        return text, asked
+        return text, _at_end(text, 5)
 
     def baseline(self, tests: Batch) -> Baseline:
         """Answer any of the numbers in the text: the best without reading their names."""
@@ -361,9 +358,7 @@ class FlipFlop(Problem):
         writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
         scored = variant not in ("training", "all reads")
-        if (
-            scored
-        ):  # no read between the last write and the end, so that the read at the end is the first
+        if scored:  # remove reads after the last write but the one at the end, which is then the first
             reads[:, :-1] &= last_write[:, :-1] != last_write[:, -1:]
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
@@ -401,10 +396,13 @@ TASKS: dict[str, type[Task]] = {
 
 
 def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor, Tensor]:
-    equals = torch.full((answer.shape[0], 1), ord("="))
-    asked = torch.zeros(answer.shape[0], sum(part.shape[1] for part in question) + 1, dtype=torch.bool)
-    text = torch.cat((*question, equals, answer), dim=1)
-    return text, torch.cat((asked, torch.ones_like(answer, dtype=torch.bool)), dim=1)
+    text = torch.cat((*question, torch.full((answer.shape[0], 1), ord("=")), answer), dim=1)
+    return text, _at_end(text, answer.shape[1])
+
+
+def _at_end(text: Tensor, count: int) -> Tensor:
+    """Which bytes are scored if those are the last few of each text."""
+    return (torch.arange(text.shape[1]) >= text.shape[1] - count).expand_as(text)
 
 
 def _padded(text: Tensor, asked: Tensor, length: int) -> Batch:

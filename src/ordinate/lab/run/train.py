@@ -177,7 +177,6 @@ class _Run:
         if state is not None:
             checkpoint.restore(state, self.model, self.optimizer)
             self.step, self.seconds, prefix = state.step, state.seconds, state.prefix
-
         if processes.main:
             self.metrics = MetricsFile(directory / "metrics.jsonl", prefix)
 
@@ -219,9 +218,7 @@ class _Run:
                 saves |= stop_requested() or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if not (validates or saves or len(pending) == _STEPS_A_READING):
                 continue
-            numbers = [
-                (at, float(loss), float(norm)) for at, loss, norm in pending
-            ]  # waits for the device
+            numbers = [(at, float(loss), float(norm)) for at, loss, norm in pending]  # waits for the GPU
             self.seconds += time.perf_counter() - started
             self._record(numbers)
             pending.clear()
@@ -327,11 +324,9 @@ class _Run:
         return {
             "parameters": parameters_of(self.model),
             "encoding_parameters": parameters_of(self.model.encoding),
-            "tokens_per_second": self._tokens_per_second(),
-            "peak_memory_bytes": memory,
-            "operations": operations,
-            "bytes": moved,
-        }
+            "tokens_per_second": self._tokens_per_second(), "peak_memory_bytes": memory,
+            "operations": operations, "bytes": moved,
+        }  # fmt: skip
 
     def _tokens_per_second(self) -> float:
         """The median over readings: neither compiling, which takes a minute, nor an interruption changes it."""
