@@ -268,7 +268,7 @@ def _notes(plan: Plan, effective: int | None) -> Iterator[str]:
 
 
 def _slow_pairs(layer: LayerPlan, plan: Plan, effective: int | None) -> str | None:
-    """The angles of pairs that never completed a turn in training, in a layer that sees beyond that length."""
+    """A note on pairs that complete no turn within the original length, for a layer that sees further."""
     rope, original = layer.encoding, plan.original_max_positions
     if not isinstance(rope, RoPE) or original is None or effective is None:
         return None

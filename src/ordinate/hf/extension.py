@@ -66,9 +66,9 @@ class Extension:
         config: The whole new config.
         before, after: Both configs, read.
         original_max_positions: The length the frequencies were trained at.
-        context: What the model read before, ``to`` what it was asked to read.
+        context: The longest context before; ``to`` is the new one.
         factor: ``to / original_max_positions``.
-        slowdown: How many times slower the most slowed pairs turn at ``to`` than they did at short context.
+        slowdown: The largest quotient of a pair's frequency at short context and its new frequency at ``to``.
         changed: The key of each changed setting → (old value, new value).
         bands: What the scaling does to the pairs in full-attention layers.
         cost: What it changes at short context.
@@ -111,13 +111,13 @@ def extend(
     Args:
         to: The context to reach, in tokens.
         original_max_positions: The length the model was trained at before any scaling, where the config does
-            not say it or says it wrong. A config with linear scaling says one length, and not whether it is
-            before or after.
+            not say it or says it wrong. A config with linear scaling has one length, and does not say whether it
+            is before or after the scaling.
         replace: Replace a scaling that the model was trained with by this one.
 
     Raises:
         ConfigError: The model has no rotation, already reads that far, has another scaling, or the new
-            config, read back, would not reach ``to`` by turning slower.
+            config would not reach ``to`` with lower frequencies.
 
     Example:
         >>> extension = extend({"model_type": "llama", "max_position_embeddings": 4096}, to=16384)

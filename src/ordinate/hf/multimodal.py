@@ -42,8 +42,8 @@ def mrope_positions(
     """The positions of a sequence of text, images and video.
 
     Text advances all axes by one. An image or a video starts where the text before it ends; its
-    tokens stand at (time, row, column) from there, and what follows starts one past the larger of its height
-    and width, not past its token count (Wang et al. 2024, arXiv:2409.12191, 2.1).
+    tokens have the positions (time, row, column) from there, and the next text starts one past the larger of its
+    height and width, not past its token count (Wang et al. 2024, arXiv:2409.12191, 2.1).
 
     Args:
         token_types: 0 for text, 1 for image, 2 for video tokens.
@@ -93,10 +93,10 @@ def mrope_positions(
     positions = torch.zeros(3, *token_types.shape, dtype=torch.int64)
     deltas = []
     for row, (types, mask) in enumerate(zip(token_types.tolist(), is_token.tolist(), strict=True)):
-        kept = [kind for kind, inside in zip(types, mask, strict=True) if inside]
-        placed = _row(kept, grids)
+        tokens = [kind for kind, inside in zip(types, mask, strict=True) if inside]
+        placed = _row(tokens, grids)
         positions[:, row, torch.tensor(mask)] = placed
-        deltas.append(int(placed.max()) + 1 - len(kept) if kept else 0)
+        deltas.append(int(placed.max()) + 1 - len(tokens) if tokens else 0)
     for kind, name in _GRIDS.items():
         if next(grids[kind], None) is not None:
             raise refused(name, _ONE_GRID, Text("more grids than runs"))
@@ -157,7 +157,7 @@ def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, in
 def _time_steps(
     videos: list[tuple[int, int, int]], seconds: Sequence[float] | None, per_second: float
 ) -> list[float]:
-    """How far apart two frames of each video are on the time axis."""
+    """The distance of two frames of each video on the time axis."""
     if seconds is None:
         return [per_second] * len(videos)
     if len(seconds) != len(videos):

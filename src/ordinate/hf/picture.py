@@ -14,8 +14,8 @@ from .doctor import Diagnosis
 
 def picture_of(found: Diagnosis, subject: str) -> Picture:
     """Wavelengths of every pair before and after scaling, with the lengths that matter."""
-    turning = [group for group in found.groups if group.pairs]
-    if not turning:
+    rotating = [group for group in found.groups if group.pairs]
+    if not rotating:
         raise refused("CONFIG", "must have a rotation to draw its wavelengths", "none")
     original, context = found.original_max_positions, found.effective_context
     marks = []
@@ -24,7 +24,7 @@ def picture_of(found: Diagnosis, subject: str) -> Picture:
     if context and context != original:
         marks.append(Mark("y", float(context), Text("context {length}", length=context)))
     panels = []
-    for group in turning:
+    for group in rotating:
         pairs = torch.tensor([float(pair.index) for pair in group.pairs])
         before = torch.tensor([pair.wavelength for pair in group.pairs])
         after = torch.tensor([math.nan if math.isinf(p.scaled) else p.scaled for p in group.pairs])

@@ -1,4 +1,4 @@
-"""The scaling and the lengths in the settings of a config: what is there before an extension, and writing the new."""
+"""Reading and writing the scaling and the lengths in the settings of a config, for its extension."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def new_scaling(
     method: Method, old: dict[str, Any], original: int, context: int, to: int, notes: list[Text]
 ) -> dict[str, Any]:
     """The new scaling, with the old one's axes, base and fraction, and with its options if it is of this method."""
-    kept = {key: old[key] for key in ("rope_theta",) if key in old} | _without_scaling(old)
+    unscaled = {key: old[key] for key in ("rope_theta",) if key in old} | _without_scaling(old)
     same = old.get("rope_type", old.get("type")) == method
     options = dict(old) if same else {}
     options.pop("type", None)
@@ -86,7 +86,7 @@ def new_scaling(
     if method == "llama3":
         ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
         made |= {key: old.get(key, end) if same else end for key, end in ends.items()}
-    return {**kept, **options, **made}
+    return {**unscaled, **options, **made}
 
 
 def separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -> None:

@@ -56,9 +56,9 @@ def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor
         case Llama3():
             return _llama3(scaling, 1.0 / _periods(base, dim))
         case Proportional():
-            turning = int(scaling.fraction * dim // 2)
+            rotated = int(scaling.fraction * dim // 2)
             inv_freq = 1.0 / _periods(base, dim)
-            inv_freq[turning:] = 0
+            inv_freq[rotated:] = 0
             return inv_freq / scaling.factor
         case _:
             raise refused(

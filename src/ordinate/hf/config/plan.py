@@ -70,7 +70,7 @@ class LayerPlan:
     """How one layer's self-attention knows the order of its tokens.
 
     Attributes:
-        index: Its place in its stack, from 0.
+        index: Its index in its stack, from 0.
         layer_type: The config's word for its kind, ``"full_attention"`` where it has none.
         encoding: What acts in this layer, shared by layers of one kind unless each has its own parameters.
             Codes added to the embeddings act before the first layer and are in `Plan.embeddings`.
@@ -78,8 +78,8 @@ class LayerPlan:
         window: A query sees this many keys, itself among them; None for all.
         chunk: Tokens see each other within chunks of this size only (Llama 4); None for no chunks.
         head_dim: Channels of a head of q and k.
-        turned_from: The first channel the rotation is applied to; the encoding sees the channels from
-            there on (DeepSeek turns the last 64 of 192).
+        turned_from: The first channel that is rotated; the encoding gets the channels from this one on
+            (DeepSeek rotates the last 64 of 192).
         temperature: A factor on queries that grows with their position.
         stack: ``"decoder"`` or ``"encoder"``.
         causal: Whether a query sees no later keys.
@@ -162,7 +162,7 @@ class Plan:
         """
         found = list(dict.fromkeys([*self.embeddings.values(), *(x.encoding for x in self.layers)]))
         acting = [encoding for encoding in found if type(encoding) is not NoPE]
-        # A rotation beside layers that have none is not one encoding; codes beside such layers are.
+        # Layers with a rotation and layers without do not have one encoding; with codes in the embeddings they do.
         mixed = not self.embeddings and len(acting) < len(found)
         if len(acting) > 1 or (acting and mixed):
             names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))

@@ -126,7 +126,7 @@ class Reader:
         return None if is_null else self.defaults.get(key)
 
     def ask(self, key: str, meaning: str, default: Any = _MISSING) -> Any:
-        """A value, or the family's default, or ``default``; recorded with what it means.
+        """A value, or the family's default, or ``default``; recorded with its meaning.
 
         Raises:
             ConfigError: The key is missing and has no default.

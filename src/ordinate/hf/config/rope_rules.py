@@ -1,4 +1,4 @@
-"""What a family's code does with rotary settings, and the settings of one layer type with what they refer to."""
+"""The rules of a family's rotation, and where the settings of one layer type's rotation are read from."""
 
 from __future__ import annotations
 

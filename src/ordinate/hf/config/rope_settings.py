@@ -147,29 +147,29 @@ def _inner_or_outer(part: Reader, key: str, model: Reader, outer: str, meaning: 
 
 
 def _rotary_dim(source: RopeSource, proportional: bool) -> tuple[int, float]:
-    """How many channels turn, and the fraction; p-RoPE's fraction is of the pairs, over the whole head."""
+    """How many channels are rotated, and the fraction; p-RoPE's fraction is of the pairs, over the whole head."""
     part, model, key = source.part, source.model, "partial_rotary_factor"
-    turning = model.integer("rotary_dim", "channels of a head that turn", None, most=MOST_CHANNELS)
-    name, given, fraction = model.spelled("rotary_dim"), turning, 1.0
+    rotated = model.integer("rotary_dim", "channels of a head that turn", None, most=MOST_CHANNELS)
+    name, given, fraction = model.spelled("rotary_dim"), rotated, 1.0
     part.skip(key)
     model.skip(key)
-    if turning is None or part.peek(key) is not None:
+    if rotated is None or part.peek(key) is not None:
         if part.peek(key) is not None or model.peek(key) is not None:
             meaning = "the fraction of a head's channels that turn"
             name, given = _inner_or_outer(part, key, model, key, meaning)
             fraction = checked_number(name, given, above=0, least=None, most=1)
-        turning = source.head_dim if proportional else int(source.head_dim * fraction)
-        if turning == source.head_dim:
+        rotated = source.head_dim if proportional else int(source.head_dim * fraction)
+        if rotated == source.head_dim:
             name, given = model.spelled("head_dim"), source.head_dim
-    if not 2 <= turning <= source.head_dim or turning % 2:
+    if not 2 <= rotated <= source.head_dim or rotated % 2:
         raise refused(
             name,
             "must leave an even number of a head's {channels} channels to turn",
-            f"{short(given)}, which leaves {turning}",
+            f"{short(given)}, which leaves {rotated}",
             error=ConfigError,
             channels=source.head_dim,
         )
-    return turning, fraction
+    return rotated, fraction
 
 
 def _sections(source: RopeSource, pairs: int) -> tuple[int, ...] | None:

@@ -41,7 +41,7 @@ def read_falcon(reader: Reader, family: Family, dialect: Dialect | None) -> Draf
 
 
 def read_mpt(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """MPT: ALiBi whose gentlest slope is a setting."""
+    """MPT: ALiBi whose smallest slope is a setting."""
     settings = reader.part("attn_config") or Reader({}, path="attn_config.", parent=reader)
     reader.skip("learned_pos_emb")  # not read by the code that has ALiBi
     if not settings.boolean("alibi", "whether ALiBi is used", True):

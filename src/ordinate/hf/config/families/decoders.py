@@ -1,4 +1,4 @@
-"""Decoders with rotation: Llama and the many families whose layers differ from it by a rule."""
+"""Decoders with rotation: Llama, and the families that differ from it by rules for their layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .family import Draft, Family, read_head_dim, read_sizes
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
-#: Layers that mix tokens by other means than self-attention, and need no encoding.
+#: Layers without self-attention, which need no encoding.
 RECURRENT = frozenset({"linear_attention", "conv", "mamba", "mamba2", "recurrent", "cross_attention"})
 
 
@@ -26,14 +26,15 @@ class DecoderRules:
 
     Attributes:
         layer_types: The type of each layer where the config does not list them.
-        windows_all: The window holds in every layer, whatever its type.
-        rotates: Which layers turn q and k; by default all.
+        windows_all: Every layer has the window, whatever its type.
+        rotates: Which layers rotate q and k; by default all.
         scale: The softmax scale, where it is not ``1/sqrt(head_dim)``.
-        theta: Layer type → the key beside the mapping that has its base.
+        theta: Layer type → the key of its base outside of ``rope_scaling`` and ``rope_parameters``.
         scaled_types: The layer types that an old ``rope_scaling`` is for; by default all.
-        head_dims: Layer types whose head_dim is not the model's, and what it is.
-        window: Keys within the window, from what the config says.
-        temperature: Queries that grow with their position.
+        head_dims: The head_dim of layer types that do not have the model's.
+        window: The number of keys within the window.
+        temperature: The factor on queries that grows with their position.
+        temperature_unrotated: Only layers without rotation have it.
         causal: Whether a query sees no later keys, by default.
     """
 
@@ -51,7 +52,7 @@ class DecoderRules:
 
 
 def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """Layers that turn q and k, all alike or in a few kinds."""
+    """Layers that rotate q and k, all alike or of a few types."""
     rules = family.rules or DecoderRules()
     count, heads, width = read_sizes(reader)
     head_dim = read_head_dim(reader, heads, width)
@@ -67,14 +68,16 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
     causal = rules.causal(reader) if callable(rules.causal) else rules.causal
     reader.skip("attention_chunk_size")
     if chunk is not None:
-        reader.fixed("is_causal", True)  # whose masks stay causal within a chunk
+        reader.fixed("is_causal", True)  # the masks of chunks are causal
     elif rules.causal is True and not reader.boolean("is_causal", "whether no later key is seen", True):
-        # As transformers reads it, for embedding models made from decoders. A window lies on either side.
+        # As transformers reads it, for embedding models made from decoders. The window then reaches to both sides.
         causal, window = False, None if window is None else window + 1
     scale = rules.scale(reader, head_dim) if rules.scale else None
-    turns = rules.rotates(reader, kinds) if rules.rotates else [kind not in RECURRENT for kind in kinds]
-    turning = list(dict.fromkeys(kind for kind, turn in zip(kinds, turns, strict=True) if turn))
-    parts = rope_parts(reader, turning, rules.scaled_types)
+    rotates = (
+        rules.rotates(reader, kinds) if rules.rotates else [kind not in RECURRENT for kind in kinds]
+    )
+    rotated = list(dict.fromkeys(kind for kind, does in zip(kinds, rotates, strict=True) if does))
+    parts = rope_parts(reader, rotated, rules.scaled_types)
     temperature = rules.temperature(reader, parts) if rules.temperature else None
     head_dims = dict.fromkeys(kinds, head_dim) | (
         rules.head_dims(reader, kinds) if rules.head_dims else {}
@@ -97,9 +100,9 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
             window=window,
         )
     layers = []
-    for index, (kind, turn) in enumerate(zip(kinds, turns, strict=True)):
-        encoding: PositionEncoding = encodings.get(kind, nothing) if turn else nothing
-        has_temperature = kind not in RECURRENT and not (rules.temperature_unrotated and turn)
+    for index, (kind, does) in enumerate(zip(kinds, rotates, strict=True)):
+        encoding: PositionEncoding = encodings.get(kind, nothing) if does else nothing
+        has_temperature = kind not in RECURRENT and not (rules.temperature_unrotated and does)
         layers.append(
             LayerPlan(
                 index, kind, encoding, scale=scale, head_dim=head_dims[kind], causal=causal,
@@ -189,7 +192,7 @@ def full_or_sliding(reader: Reader, count: int) -> list[str]:
 
 
 def listed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
-    """SmolLM3, Llama 4: ``no_rope_layers`` has 1 where a layer turns and 0 where it does not."""
+    """SmolLM3, Llama 4: ``no_rope_layers`` has 1 for a layer that rotates and 0 for one that does not."""
     step = reader.integer(
         "no_rope_layer_interval", "one layer in so many does not turn", 4, most=1 << 14
     )
@@ -212,12 +215,12 @@ def listed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
 
 
 def windowed_rotation(reader: Reader, kinds: list[str]) -> list[bool]:
-    """Cohere 2, EXAONE 4: where some layers are windowed, only those turn."""
+    """Cohere 2, EXAONE 4: where some layers are windowed, only those rotate."""
     return [kind == SLIDING or SLIDING not in kinds for kind in kinds]
 
 
 def only_windowed(reader: Reader, kinds: list[str]) -> list[bool]:
-    """AFM MoE: windowed layers turn, the others never."""
+    """AFM MoE: only windowed layers rotate."""
     return [kind == SLIDING for kind in kinds]
 
 
@@ -225,7 +228,7 @@ def only_windowed(reader: Reader, kinds: list[str]) -> list[bool]:
 
 
 def from_scalar(reader: Reader, head_dim: int) -> float | None:
-    """Gemma: ``query_pre_attn_scalar`` stands in for head_dim."""
+    """Gemma: the softmax scale is formed from ``query_pre_attn_scalar`` in place of head_dim."""
     scalar = reader.number(
         "query_pre_attn_scalar", "the softmax scale is its -1/2 power", above=0, most=1e12
     )
@@ -238,12 +241,12 @@ def from_multiplier(reader: Reader, head_dim: int) -> float | None:
 
 
 def from_multiplier_or_default(reader: Reader, head_dim: int) -> float | None:
-    """HyperCLOVA X: the same, where it is given."""
+    """HyperCLOVA X: ``attention_multiplier`` is the softmax scale, where it is given."""
     return reader.number("attention_multiplier", "the softmax scale", head_dim**-0.5, above=0, most=1e6)
 
 
 def unscaled(reader: Reader, head_dim: int) -> float | None:
-    """Gemma 3n and 4, whose q and k are normalised. Their files may still have Gemma 3's scalar, read by none."""
+    """Gemma 3n and 4, whose q and k are normalised. Their files may have Gemma 3's scalar, which is not read."""
     reader.ask(
         "query_pre_attn_scalar", "has no effect, q and k are normalised and their scale is 1", None
     )

@@ -103,7 +103,7 @@ def read_two_stacks(reader: Reader, family: Family, dialect: Dialect | None) -> 
 
 
 def _stack_key(reader: Reader, stack: str, key: str, common: str) -> str:
-    """The key of a stack's size: the encoder's may stand under a common name, which then goes first."""
+    """The key of a stack's size: the encoder's may have a common name, which then overrides its own."""
     own = f"{stack}_{key}"
     if stack == "decoder" or not reader.has(common):
         return own

@@ -1,4 +1,4 @@
-"""DeepSeek's latent attention: only some channels of a head turn."""
+"""DeepSeek's latent attention: the first channels of a head are not rotated, the last ones are."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .family import Draft, Family, read_sizes
 
 
 def read_latent(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """The last ``qk_rope_head_dim`` channels of a head turn; the softmax scale is of the whole head."""
+    """The last ``qk_rope_head_dim`` channels of a head are rotated; the softmax scale is that of the whole head."""
     count, _, _ = read_sizes(reader)
     reader.skip("head_dim", "qk_head_dim", "v_head_dim")
-    still = reader.integer(
+    unrotated = reader.integer(
         "qk_nope_head_dim", "channels of a head that stand still", least=0, most=MOST_CHANNELS
     )
-    turning = reader.integer(
+    rotated = reader.integer(
         "qk_rope_head_dim", "channels of a head that turn", least=2, most=MOST_CHANNELS
     )
     context = reader.integer("max_position_embeddings", "the longest context", None)
@@ -29,11 +29,16 @@ def read_latent(reader: Reader, family: Family, dialect: Dialect | None) -> Draf
         rules = dataclasses.replace(rules, layout="interleaved" if interleaved else "half")
     part = rope_parts(reader, ["full_attention"])["full_attention"]
     assert part is not None  # flat settings are never null
-    encoding = read_rope(RopeSource(part, reader, turning, "rope_theta", rules, context), dialect)
-    scale = encoding.logit_factor * (still + turning) ** -0.5
+    encoding = read_rope(RopeSource(part, reader, rotated, "rope_theta", rules, context), dialect)
+    scale = encoding.logit_factor * (unrotated + rotated) ** -0.5
     layers = [
         LayerPlan(
-            index, "full_attention", encoding, scale=scale, head_dim=still + turning, turned_from=still
+            index,
+            "full_attention",
+            encoding,
+            scale=scale,
+            head_dim=unrotated + rotated,
+            turned_from=unrotated,
         )
         for index in range(count)
     ]

@@ -1,4 +1,4 @@
-"""Rules of single families, each a few lines: layer types, windows and temperatures of their own."""
+"""Rules of single families: layer types, windows, head_dims and temperatures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def qwen2_moe_layers(reader: Reader, count: int) -> list[str]:
 
 
 def smollm3_layers(reader: Reader, count: int) -> list[str]:
-    """SmolLM3: with windows on, the layers that do not turn are windowed."""
+    """SmolLM3: with windows on, the layers without rotation are windowed."""
     windowed = read_window(reader) is not None
-    turns = listed_rotation(reader, [FULL] * count)
-    return [SLIDING if windowed and not turn else FULL for turn in turns]
+    rotates = listed_rotation(reader, [FULL] * count)
+    return [SLIDING if windowed and not does else FULL for does in rotates]
 
 
 def llama4_layers(reader: Reader, count: int) -> list[str]:
-    """Llama 4: layers that turn see chunks, the others everything."""
-    return [CHUNKED if turn else FULL for turn in listed_rotation(reader, [FULL] * count)]
+    """Llama 4: layers with rotation see chunks, the others everything."""
+    return [CHUNKED if rotates else FULL for rotates in listed_rotation(reader, [FULL] * count)]
 
 
 def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Temperature | None:
@@ -44,7 +44,7 @@ def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Te
 
 
 def mistral_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Temperature | None:
-    """Ministral 3: ``llama_4_scaling_beta`` stands among the rotary settings."""
+    """Ministral 3: ``llama_4_scaling_beta`` is one of the rotary settings."""
     part = next(iter(parts.values()))
     assert part is not None
     beta = part.number(
