@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..checks import Refusal, refusal_of, short
 from ..hf.config.config_file import config_path
 from ..hf.config.plan import ConfigError
-from ..hf.config.reader import short
 from ..hf.extension import Extension, extend
 from ..hf.scaling_settings import METHODS
 from .errors import Misuse
@@ -88,7 +88,7 @@ def extend_command(
         if not dry_run:
             found.save(target, overwrite=in_place or force)
     except ConfigError as error:
-        raise Misuse(str(error), _hint(str(error))) from None
+        raise Misuse(str(error), _hint(refusal_of(error))) from None
     written = None if dry_run else str(target)
     if as_json:
         print(json.dumps(_to_dict(found, written), indent=2, ensure_ascii=False, default=short))
@@ -98,12 +98,12 @@ def extend_command(
         print(f"wrote {written}", file=sys.stderr)
 
 
-def _hint(sentence: str) -> str:
-    if "replace=True" in sentence:
+def _hint(refusal: Refusal) -> str:
+    if "replace=True" in refusal.advice:
         return "ordinate extend --replace, if you know what the model was trained with"
-    if sentence.startswith("original_max_positions must be"):
+    if refusal.argument == "original_max_positions":
         return "ordinate extend --from N, the length the model was trained at before any scaling"
-    if sentence.startswith("path must not exist"):
+    if refusal.argument == "path" and "must not exist" in refusal.rule:
         return "ordinate extend --force writes over it, --output elsewhere"
     return "ordinate extend --help"
 

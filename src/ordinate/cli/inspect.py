@@ -14,10 +14,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..checks import short
 from ..extras import how_to_install
 from ..hf.config.api import from_config
 from ..hf.config.plan import ConfigError
-from ..hf.config.reader import short
 from ..hf.config.rope_rules import DIALECTS
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
 from .errors import Misuse, about_file

@@ -27,11 +27,10 @@ from ..rotate.layout import to_half as half_rows
 from ..rotate.layout import to_interleaved as interleaved_rows
 from ..rotate.rope import RoPE
 from ..text import Text
-from .config.api import from_config, text_settings
+from .config.api import from_config, text_reader
 from .config.config_file import check_settings, load
-from .config.families.registry import FAMILIES
 from .config.plan import ConfigError, LayerPlan
-from .config.reader import MOST_HEADS, MOST_WIDTH, Reader
+from .config.reader import MOST_HEADS, MOST_WIDTH
 from .safetensors_file import Rows, SafetensorsFile, StoredTensor
 
 # Names of tensors whose rows are reordered; the group that matches is the kind of the tensor.
@@ -244,9 +243,7 @@ class _Heads:
         self.reorder = half_rows if layout == "half" else interleaved_rows
         if not any(isinstance(layer.encoding, RoPE) for layer in self.plan.layers):
             raise refused("config", "must be of a model with RoPE", self.plan.family, error=ConfigError)
-        path, values, model_type = text_settings(values)
-        family = FAMILIES[model_type]
-        self.reader = Reader(values, defaults=family.defaults, keys=family.keys, path=path)
+        _, _, self.reader = text_reader(values)
         if shared := self.reader.peek("attention_k_eq_v"):  # Gemma 4: values would turn with their keys
             raise refused(
                 self.reader.spelled("attention_k_eq_v"),

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ...checks import nearest, refused, short
 from .config_file import check_settings, load
+from .families.family import Family
 from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader
@@ -66,9 +67,7 @@ def from_config(
             advice="{near}",
             near=nearest(family, FAMILIES) if isinstance(family, str) and len(family) < 60 else "",
         )
-    path, values, model_type = text_settings(values, family)
-    found = FAMILIES[model_type]
-    reader = Reader(values, defaults=found.defaults, keys=found.keys, path=path)
+    found, model_type, reader = text_reader(values, family)
     reader.skip("model_type", *found.ignored)
     for key, value in found.fixed.items():
         reader.fixed(key, value)
@@ -85,6 +84,13 @@ def from_config(
         tuple(reader.readings),
         tuple(reader.warnings),
     )
+
+
+def text_reader(values: dict[str, Any], family: str | None = None) -> tuple[Family, str, Reader]:
+    """The family of the text model, its ``model_type``, and a reader of its settings."""
+    path, values, model_type = text_settings(values, family)
+    found = FAMILIES[model_type]
+    return found, model_type, Reader(values, defaults=found.defaults, keys=found.keys, path=path)
 
 
 def text_settings(
