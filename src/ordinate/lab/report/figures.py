@@ -28,7 +28,7 @@ Points = Sequence[tuple[float, Estimate]]
 
 def charts(summary: Summary) -> list[Picture]:
     """Every chart there are numbers for."""
-    styles = _styles(summary)
+    styles = styles_of(summary)
     found = [
         _accuracy(summary, styles),
         _perplexity(summary, styles),
@@ -40,7 +40,7 @@ def charts(summary: Summary) -> list[Picture]:
     return [chart for chart in found if chart is not None]
 
 
-def _styles(summary: Summary) -> dict[str, Style]:
+def styles_of(summary: Summary) -> dict[str, Style]:
     """How each arm looks in every chart; colour is never the only difference."""
     styles: dict[str, Style] = {}
     named = [arm for arm in summary.arms if arm.label not in ("none", "nope")]

@@ -81,13 +81,12 @@ def gather(directory: Path) -> Gathered:
         ValueError: Its ``sweep.json`` cannot be read, or (`NothingToReport`) no run is finished.
     """
     sweep, records = read_runs(directory)
-    runs: list[Run] = []
-    left_out: list[LeftOut] = []
-    for record in records:
-        if record.over and record.config is not None:
-            runs.append(Run(record.config, record))
-        else:
-            left_out.append(LeftOut(record.directory.name, record.state, record.reason))
+    runs = [Run(one.config, one) for one in records if one.over and one.config is not None]
+    left_out = [
+        LeftOut(one.directory.name, one.state, one.reason)
+        for one in records
+        if not one.over or one.config is None
+    ]
     expected = {record.directory.name for record in records}
     left_out += [
         LeftOut(name, "foreign", "sweep.json names no such run")

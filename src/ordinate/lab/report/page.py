@@ -15,6 +15,7 @@ from ...plots.draw_plotly import to_plotly
 from ...plots.palette import ON_LIGHT_AND_DARK
 from ...plots.pictures import Lines, Picture, Series, Style
 from .. import formats as words
+from .figures import styles_of
 from .sentences import Narrative, about_last_tokens
 from .summary import Arm, Summary
 from .table import Cell, Column, at_length, last_tokens, loss
@@ -30,17 +31,16 @@ def build_page(
     """
     from plotly.offline import get_plotlyjs
 
-    styles = {one.name: one.style for chart in charts for one in _series(chart) if one.style}
+    styles = styles_of(summary)
     figures = [_figure(chart, pictures[chart.kind]) for chart in charts]
-    table = _section(
-        "table", "Side by side", _arms_table(narrative, narrative.columns, summary.arms, styles)
+    table = _section("table", "Side by side", _arms_table(narrative.columns, summary.arms, styles))
+    extensions = _section(
+        "extended",
+        "Stretched without training, in numbers",
+        _arms_table(narrative.extension_columns, summary.extensions, styles),
+        "The trained model with its frequencies rescaled for evaluation alone; a rise is over the loss at the training "
+        "length of the model as it was trained.",
     )
-    extensions = ""
-    if summary.extensions:
-        aside = "The trained model with its frequencies rescaled for evaluation alone; a rise is over the loss at "
-        aside += "the training length of the model as it was trained."
-        listed = _arms_table(narrative, narrative.extension_columns, summary.extensions, styles)
-        extensions = _section("extended", "Stretched without training, in numbers", listed, aside)
     return _fill(
         _asset("page.html"),
         version=escape(narrative.version),
@@ -48,7 +48,9 @@ def build_page(
         headline=escape(narrative.headline),
         facts=_pairs(narrative.facts),
         findings=_pairs([(one.topic, one.text) for one in narrative.findings]),
-        figures="\n".join([figures[0], table, *figures[1:], extensions]),
+        figures="\n".join(
+            [figures[0], table, *figures[1:], *([extensions] if summary.extensions else [])]
+        ),
         lengths=_by_length(summary, styles),
         meanings=_pairs([(column.title, column.meaning) for column in narrative.columns]),
         reproduce=_reproduce(narrative),
@@ -61,7 +63,7 @@ def build_page(
 
 
 def _fill(template: str, **parts: str) -> str:
-    """Put the parts where the template names them; what a part contains is never looked at again."""
+    """The template with the parts in place of their names; names inside a part are not replaced."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], template)
 
 
@@ -127,10 +129,8 @@ def _spoken(chart: Picture) -> str:
 
 
 def _name(arm: Arm, styles: Mapping[str, Style]) -> str:
-    style = styles.get(arm.label)
-    if style is None:
-        return escape(arm.label)
-    colours = f"--light:{style.color};--dark:{ON_LIGHT_AND_DARK[style.color]}"
+    color = styles[arm.label].color
+    colours = f"--light:{color};--dark:{ON_LIGHT_AND_DARK[color]}"
     return f'<span class="swatch" style="{colours}"></span>{escape(arm.label)}'
 
 
@@ -148,17 +148,15 @@ def _head(title: str, unit: str, *, text: bool = False) -> str:
     return f'<th scope="col"{kind}><button type="button">{escape(title)}</button>{small}</th>'
 
 
-def _arms_table(
-    narrative: Narrative, columns: Sequence[Column], arms: Sequence[Arm], styles: Mapping[str, Style]
-) -> str:
-    heads = [_head("encoding", "")]
-    heads += [_head(column.title, column.unit, text=column.key == "type") for column in columns]
-    lines = []
-    for arm in arms:
-        cells = [_cell(column.cell(arm), text=column.key == "type") for column in columns]
-        name = f'<th scope="row" data-value="{escape(arm.label)}">{_name(arm, styles)}</th>'
-        lines.append(f"<tr>{name}{''.join(cells)}</tr>")
-    return _table(heads, lines, sortable=True)
+def _arms_table(columns: Sequence[Column], arms: Sequence[Arm], styles: Mapping[str, Style]) -> str:
+    heads = [_head(column.title, column.unit, text=column.key == "type") for column in columns]
+    lines = [
+        f'<tr><th scope="row" data-value="{escape(arm.label)}">{_name(arm, styles)}</th>'
+        + "".join(_cell(column.cell(arm), text=column.key == "type") for column in columns)
+        + "</tr>"
+        for arm in arms
+    ]
+    return _table([_head("encoding", ""), *heads], lines, sortable=True)
 
 
 def _cell(cell: Cell, *, text: bool = False, more: str = "") -> str:
@@ -170,32 +168,32 @@ def _cell(cell: Cell, *, text: bool = False, more: str = "") -> str:
 
 def _by_length(summary: Summary, styles: Mapping[str, Style]) -> str:
     """Losses by length and, where every token is a target, those of the last tokens."""
-    tables = [_lengths_table(summary, styles, _loss_cell)]
-    if not summary.by_accuracy:
-        tables.append(f'<p class="aside">{about_last_tokens(summary)}</p>')
-        tables.append(
-            _lengths_table(
-                summary, styles, lambda arm, length: _cell(at_length(arm, length, last_tokens))
-            )
-        )
-    return "\n".join(tables)
+    losses = _lengths_table(summary, styles, _loss_cell)
+    if summary.by_accuracy:
+        return losses
+    last = _lengths_table(
+        summary, styles, lambda arm, length: _cell(at_length(arm, length, last_tokens))
+    )
+    return f'{losses}\n<p class="aside">{about_last_tokens(summary)}</p>\n{last}'
 
 
 def _lengths_table(
     summary: Summary, styles: Mapping[str, Style], cell: Callable[[Arm, int], str]
 ) -> str:
-    trained = summary.train_length
-    heads = ['<th scope="col">encoding</th>']
-    for length in summary.lengths:
-        note = "trained" if length == trained else words.times(length / trained)
-        heads.append(f'<th scope="col">{length}<small>{note}</small></th>')
-    lines = []
-    for base in summary.arms:
-        for arm in (base, *(one for one in summary.extensions if one.spec == base.spec)):
-            kind = ' class="extension"' if arm.extension else ""
-            cells = [cell(arm, length) for length in summary.lengths]
-            lines.append(f'<tr{kind}><th scope="row">{_name(arm, styles)}</th>{"".join(cells)}</tr>')
-    return _table(heads, lines)
+    trained, specs = summary.train_length, [arm.spec for arm in summary.arms]
+    heads = [
+        f'<th scope="col">{length}<small>'
+        f"{'trained' if length == trained else words.times(length / trained)}</small></th>"
+        for length in summary.lengths
+    ]
+    lines = [
+        ('<tr class="extension">' if arm.extension else "<tr>")
+        + f'<th scope="row">{_name(arm, styles)}</th>'
+        + "".join(cell(arm, length) for length in summary.lengths)
+        + "</tr>"
+        for arm in sorted(summary.all_arms, key=lambda arm: specs.index(arm.spec))
+    ]
+    return _table(['<th scope="col">encoding</th>', *heads], lines)
 
 
 def _loss_cell(arm: Arm, length: int) -> str:

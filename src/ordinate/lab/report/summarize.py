@@ -1,9 +1,10 @@
-"""Runs into arms: every measure of an encoding over its seeds, and nothing that is not in the records."""
+"""Computes a `Summary` from runs: every measure of each encoding over its seeds, from the records alone."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..records import Metric
@@ -33,40 +34,43 @@ def summarize(gathered: Gathered) -> Summary:
         runs = [run for run in gathered.runs if run.spec == spec]
         if runs:
             arms.append(_arm(runs, None))
-            extensions += [_arm(runs, extension) for extension in _extensions_of(runs)]
+        named = dict.fromkeys(one.get("extension") for run in runs for one in run.of_kind("evaluation"))
+        extensions += [_arm(runs, extension) for extension in named if extension is not None]
     return Summary(gathered, tuple(arms), tuple(extensions))
-
-
-def _extensions_of(runs: Sequence[Run]) -> list[str]:
-    named = (one.get("extension") for run in runs for one in run.of_kind("evaluation"))
-    return list(dict.fromkeys(name for name in named if name is not None))
 
 
 def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
     train_length = runs[0].config.train_length
-    tables = {run.seed: _evaluations_of(run, extension) for run in runs}
-    tables = {seed: table for seed, table in tables.items() if table}
+    tables = {run.seed: table for run in runs if (table := _evaluations_of(run, extension))}
     # A rise is over the loss of the model as it was trained, also where an extension has changed it.
     starts = {run.seed: _evaluations_of(run, None).get(train_length) for run in runs}
     diverged = tuple(
         run.seed for run in runs if run.diverged or ((start := starts[run.seed]) and _is_broken(start))
     )
     sound = [run for run in runs if run.seed not in diverged]
-    kept = {run.seed: tables[run.seed] for run in sound if run.seed in tables}
+    counted = {run.seed: tables[run.seed] for run in sound if run.seed in tables}
+    measured = counted or tables
+    lengths = sorted({length for table in measured.values() for length in table})
     unlearned = tuple(run.seed for run in sound if not _has_learned(run, starts[run.seed]))
     costs = [run.of_kind("cost")[-1] for run in runs if run.of_kind("cost")]
     memory = [cost["peak_memory_bytes"] for cost in costs if cost.get("peak_memory_bytes")]
     return Arm(
         spec=runs[0].spec,
         extension=extension,
-        seeds=tuple(kept),
+        seeds=tuple(counted),
         diverged=diverged,
         unlearned=unlearned,
         train_length=train_length,
-        evaluations=_merge(kept or tables, starts),
+        evaluations=tuple(
+            _evaluation(
+                length,
+                [(table[length], starts[seed]) for seed, table in measured.items() if length in table],
+            )
+            for length in lengths
+        ),
         stretches=tuple(
             stretch
-            for seed, table in kept.items()
+            for seed, table in counted.items()
             if not unlearned
             and (start := starts[seed])
             and finite(start["loss"]) is not None
@@ -83,7 +87,7 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
 
 
 def _evaluations_of(run: Run, extension: str | None) -> dict[int, Metric]:
-    """Length → record, of the last time it was evaluated."""
+    """Length → record of its last evaluation."""
     found = [one for one in run.of_kind("evaluation") if one.get("extension") == extension]
     task = TASKS.get(run.config.task)
     if task is not None and task.measure == "exact match":  # the last tokens are right if all are
@@ -93,37 +97,24 @@ def _evaluations_of(run: Run, extension: str | None) -> dict[int, Metric]:
 
 
 def _has_learned(run: Run, start: Metric | None) -> bool:
-    """Whether an in-length evaluation is that of a model which has learned its task."""
+    """Whether a model has learned its task, by its evaluation at the training length; True if there is none."""
     loss = None if start is None else finite(start["loss"])
     if start is None or loss is None:
-        return True  # nothing says otherwise
-    if start["accuracy"] is not None and start["accuracy"] < LEARNED:
-        return False
-    return all(loss < one["loss"] for one in run.of_kind("baseline") if finite(one["loss"]))
+        return True
+    inaccurate = start["accuracy"] is not None and start["accuracy"] < LEARNED
+    return not inaccurate and all(loss < one["loss"] for one in run.of_kind("baseline") if finite(one["loss"]))
 
 
 def _is_broken(one: Metric) -> bool:
-    """Whether there is a loss, and it is not a number that can be averaged."""
+    """Whether there is a loss that is NaN or infinite."""
     return one["loss"] is not None and finite(one["loss"]) is None
 
 
-def _merge(
-    tables: Mapping[int, Mapping[int, Metric]], starts: Mapping[int, Metric | None]
-) -> tuple[Evaluation, ...]:
-    lengths = sorted({length for table in tables.values() for length in table})
-    return tuple(
-        _evaluation(
-            length, [(table[length], starts[seed]) for seed, table in tables.items() if length in table]
-        )
-        for length in lengths
-    )
-
-
 def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Evaluation:
-    """One length from every seed's line, each beside the line of its own in-length evaluation."""
+    """One length, from the line of every seed and the line of its evaluation at the training length."""
     refusals = [one["refused"] for one, _ in here if one["refused"]]
     refusals += ["the loss is not a finite number" for one, _ in here if _is_broken(one)]
-    if refusals:  # also when other seeds have numbers: their mean would be of the lucky ones
+    if refusals:  # also when other seeds have numbers: a mean over those alone would be biased
         return Evaluation(length, refused=str(refusals[0]))
     lines = [one for one, _ in here]
     rises, falls = (
@@ -148,26 +139,28 @@ def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Ev
     )
 
 
-# A seed's number, and its errors over the text; no errors where they are not known.
+# A seed's number, and its errors over the text; None where the errors are unknown.
 Measured = tuple[float, tuple[Error, ...] | None]
 
 
 def _measured(lines: Sequence[Metric], name: str, error: str) -> Estimate | None:
     share = "accuracy" in name
-    found: list[Measured | None] = []
-    for one in lines:
-        value, size = finite(one.get(name)), finite(one.get(error))
-        off = None if size is None else (Error(size, value if share else None),)
-        found.append(None if value is None else (value, off))
-    return _estimate(found, lines)
+    pairs = [(finite(one.get(name)), finite(one.get(error))) for one in lines]
+    return _estimate([_with_error(value, size, share) for value, size in pairs], lines)
+
+
+def _with_error(value: float | None, size: float | None, share: bool = False) -> Measured | None:
+    if value is None:
+        return None
+    return value, None if size is None else (Error(size, value if share else None),)
 
 
 def _estimate(found: Sequence[Measured | None], lines: Sequence[Metric]) -> Estimate | None:
     known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):  # the mean of some seeds would be that of the lucky ones
+    if not known or len(known) < len(found):  # a mean over some of the seeds would be biased
         return None
     text = tuple(errors for _, errors in known if errors is not None)
-    # A problem has no stretches; of its sequences there are at least so many.
+    # Tests of a task have no stretches; they are at least this many sequences.
     pieces = min(len(one["stretches"]) or FEWEST_TESTS for one in lines)
     return Estimate(tuple(value for value, _ in known), text, pieces)
 
@@ -186,8 +179,8 @@ def _rise(one: Metric, start: Metric) -> Measured | None:
     if None in errors:
         return rise, None
     of_one, of_start, of_level = (error or 0.0 for error in errors)
-    # Both are the control's loss, of all the text, plus what the last tokens differ from it by. How these three
-    # hang together is not recorded: their errors add up at most.
+    # Both are the control's loss over all the text plus the difference of the last tokens from it. The correlation
+    # of these three is not recorded, so their errors are added up, which is the most they can be.
     level = 0.0 if start["windowed_loss"] is None else abs(rise) * of_level
     return rise, (Error((of_one + abs(1 + rise) * of_start + level) / there),)
 
@@ -207,13 +200,10 @@ def _fall(one: Metric, start: Metric) -> Measured | None:
 
 def _positions(lines: Sequence[Metric]) -> tuple[Bin, ...]:
     """The bins that every seed has."""
-    bins: dict[tuple[int, int], list[Measured]] = {}
-    for one in lines:
-        for start, stop, loss, error in one["positions"]:
-            if finite(loss) is not None:
-                size = finite(error)
-                found = loss, None if size is None else (Error(size),)
-                bins.setdefault((int(start), int(stop)), []).append(found)
+    bins = defaultdict(list)
+    for start, stop, loss, error in (row for one in lines for row in one["positions"]):
+        if (found := _with_error(finite(loss), finite(error))) is not None:
+            bins[int(start), int(stop)].append(found)
     return tuple(
         Bin(start, stop, estimate)
         for (start, stop), found in sorted(bins.items())
@@ -246,11 +236,10 @@ def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch | None:
 
 
 def _curve(runs: Sequence[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
-    by_step: dict[int, list[float]] = {}
-    for run in runs:
-        for one in run.of_kind(kind):
-            if finite(one["loss"]) is not None:
-                by_step.setdefault(int(one["step"]), []).append(one["loss"])
+    by_step = defaultdict(list)
+    for one in (one for run in runs for one in run.of_kind(kind)):
+        if finite(one["loss"]) is not None:
+            by_step[int(one["step"])].append(one["loss"])
     # A step that not every seed has would make the mean jump.
     return tuple(
         (step, Estimate(tuple(losses)))
@@ -260,7 +249,7 @@ def _curve(runs: Sequence[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
 
 
 def _spikes(runs: Iterable[Run]) -> tuple[int, int]:
-    """Gradient-norm spikes and the logged steps they were looked for in."""
+    """The number of gradient-norm spikes, and of logged steps."""
     spikes = steps = 0
     for run in runs:
         norms = [
@@ -269,20 +258,17 @@ def _spikes(runs: Iterable[Run]) -> tuple[int, int]:
         steps += len(norms)
         for index in range(_SPIKE_WINDOW, len(norms)):
             usual = statistics.median(norms[index - _SPIKE_WINDOW : index])
-            spikes += not norms[index] <= SPIKE * usual  # a norm that is no number is a spike too
+            spikes += not norms[index] <= SPIKE * usual  # NaN is a spike too
     return spikes, steps
 
 
 def _settling(runs: Sequence[Run]) -> Settling | None:
-    """What the end of training took off the validation loss, from the same step on for every seed."""
+    """How much the validation loss fell at the end of training, from the same step on for every seed."""
     curve = _curve(runs, "validation")
-    if not curve:
-        return None
-    stop, after = curve[-1]
-    earlier = [(step, loss) for step, loss in curve if step <= 0.8 * stop]
+    earlier = [point for point in curve if point[0] <= 0.8 * curve[-1][0]]
     if not earlier:
         return None
-    start, before = earlier[-1]
+    (start, before), (stop, after) = earlier[-1], curve[-1]
     nats = [a - b for a, b in zip(before.values, after.values, strict=True)]
     shares = [fall / a if a else 0.0 for fall, a in zip(nats, before.values, strict=True)]
     return Settling(start, stop, Estimate(tuple(shares)), Estimate(tuple(nats)))

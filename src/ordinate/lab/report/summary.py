@@ -1,4 +1,4 @@
-"""A comparison in numbers: what was measured of each arm at each length, over its seeds."""
+"""The numbers of a comparison: what was measured of each arm at each length, over its seeds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..tasks import Baseline
 from .estimate import Estimate, finite
 from .gather import Gathered
 
-#: The loss of the last tokens may rise this much over that at the training length before an encoding counts as
-#: past its reach. The mean over a long text would hide a cliff behind the easy beginning.
+#: The loss of the last tokens may rise by this share over that at the training length; then an encoding breaks.
+#: The mean over a long text would hide a sudden rise behind the easy beginning.
 LOSS_RISE = 0.10
 #: On tasks that are right or wrong, the accuracy of the last tokens may fall this much.
 ACCURACY_FALL = 0.10
-#: On such tasks, a model must be right this often at the training length before it has anything to lose;
-#: guessing is right half the time at most.
+#: On such tasks, a model has learned if it is right this often at the training length; guessing is right half the
+#: time at most.
 LEARNED = 0.75
 #: A gradient norm this many times the median of those before it is a spike.
 SPIKE = 4.0
-#: Training that still took away more than both of these, of the loss and in nats, was stopped early.
+#: Training was stopped early if its end took more than both of these off the loss, as a share and in nats.
 STILL_LEARNING, STILL_LEARNING_NATS = 0.03, 0.01
-#: A validation loss that ends so much above its lowest was trained past it. Both are of the same text.
+#: A model was trained past its best if its validation loss ends above its lowest by more than both of these.
 PAST_BEST, PAST_BEST_NATS = 0.005, 0.005
 
 
@@ -76,10 +76,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Stretch:
-    """How many times its training length one trained model reaches, by `LOSS_RISE` or `ACCURACY_FALL`.
+    """Up to how many times its training length one model holds, by `LOSS_RISE` or `ACCURACY_FALL`.
 
     Attributes:
-        end: What ended it: the limit was ``"crossed"``; nothing further was ``"tested"``, so the factor is
+        end: What ended it: the limit was ``"crossed"``; no longer length was ``"tested"``, so the factor is
             a lower bound; the next length was ``"refused"``; or the limit was crossed ``"at once"``.
     """
 
@@ -103,12 +103,12 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Settling:
-    """What the end of training still took off the validation loss.
+    """How much the validation loss fell at the end of training.
 
     Attributes:
-        start, stop: Between these steps; the last look that was no later than four fifths of the way, and the end.
-        share: Of the loss before.
-        nats: As it is.
+        start, stop: From the last validation in the first four fifths of training to the end, in steps.
+        share: The fall as a share of the loss at ``start``.
+        nats: The fall itself.
     """
 
     start: int
@@ -118,7 +118,7 @@ class Settling:
 
     @property
     def learning(self) -> bool:
-        """Whether it was stopped early. A loss near zero may halve and mean nothing, so it takes both."""
+        """Whether training was stopped early. A loss near zero may halve without meaning, so both limits count."""
         return self.share.mean > STILL_LEARNING and self.nats.mean > STILL_LEARNING_NATS
 
 
@@ -127,13 +127,13 @@ class Arm:
     """One encoding over its seeds, or one training-free extension of a trained encoding.
 
     Attributes:
-        extension: What was put on the trained model for evaluation alone, or None.
-        diverged: Seeds whose training or in-length loss gave no number; they are named and left out of every mean.
-        unlearned: Seeds whose model does not do at its training length what it was trained for: no better than
-            the baseline or, on tasks, not right often enough. An arm that has one has no reach.
+        extension: The scaling added to the trained model for evaluation alone, or None.
+        diverged: Seeds whose training or in-length loss is NaN or infinite; they are named and left out of every mean.
+        unlearned: Seeds whose model has not learned at its training length: no better than the baseline or, on
+            tasks, not right often enough. An arm with such a seed has no stretch.
         training, validation: ``(step, loss)`` while training.
         spikes: Over the seeds, gradient-norm spikes and logged steps.
-        settling: What the end of training still took away.
+        settling: How much the validation loss fell at the end.
     """
 
     spec: str
@@ -240,7 +240,7 @@ class Summary:
 
     @property
     def baselines(self) -> Mapping[str, Baseline]:
-        """What something simpler than a Transformer reaches on the same tests, by its name."""
+        """The results of simpler models on the same tests, by name."""
         lines = [one for run in self.gathered.runs for one in run.of_kind("baseline")]
         return {
             one["name"]: Baseline(one["name"], one["loss"], one["accuracy"])
