@@ -6,7 +6,7 @@ import itertools
 import math
 from pathlib import Path
 
-from ordinate.lab import formats as words
+from ordinate.lab import formats
 from ordinate.lab.report.api import read_report, write_report
 from ordinate.lab.report.summary import Arm, Evaluation, Summary
 from ordinate.lab.report.training_findings import past_best
@@ -117,8 +117,8 @@ def render() -> str:
     in_length = sorted((losses[512], name) for name, losses in ours.items())
     return f"""# Results
 
-Comparisons that were run whole, with their records. `python docs/results.py` makes the numbers and pictures of this
-page anew from them, and a test holds the page to them.
+Complete comparisons with their records. `python docs/results.py` makes the numbers and pictures of this page from the
+records, and a test checks that the page is up to date.
 
 ## {len(summary.arms)} encodings on one H200, trained at 512 tokens, tested to 32,768
 
@@ -132,7 +132,7 @@ The whole report: [report.md](results/gpu/report.md). The records: [results/gpu]
 
 ![How much the loss rises with length: ours, and as published](results/published.png)
 
-### Beside what was published
+### Next to published numbers
 
 Press et al. (2021, [arXiv:2108.12409](https://arxiv.org/abs/2108.12409), table 2) trained 247M parameters at 512 tokens
 of WikiText-103 and tested four of these encodings at lengths up to 15,512. In training lengths, and in nats per token:
@@ -145,42 +145,41 @@ Nats compare perplexities whatever they start from. (The report counts a tenth o
 training length instead: of bytes, that is about {RISE} nats, of words about 0.3, so shares of a loss cannot be compared
 between the two.) 16× is 8,512 tokens there and 8,192 here.
 
-The shape is the same: sinusoidal leaves first, rotary next, T5's bias later, ALiBi not at all; sinusoidal and rotary
-also rise about as far. What differs:
+The shape is the same: the loss of sinusoidal rises first, then rotary, later T5's bias, and ALiBi not at all;
+sinusoidal and rotary also rise by about as much. What differs:
 
-- **T5** lasts several times longer here, and rises less. So do `clipped` tables, whose end lies at the same distance,
-  128.
-- **sinusoidal** leaves at once here; published, it still gained a little at first. The first length tested here past
-  the training length is 1.125×, so a gain before that would not be seen; where rotary turns cannot be told more exactly
-  either.
-- **In length** the order of these four is another: from {in_length[0][1]} ({in_length[0][0]:.3f} nats) to
+- **T5** holds several times longer here, and rises less. So do `clipped` tables, which end at the same distance, 128.
+- **sinusoidal** rises at once here; in the published table it still gained a little at first. The first length tested
+  here past the training length is 1.125×, so a gain before that would not be seen. The length at which rotary starts to
+  rise is not known more exactly either.
+- **In length** the order of these four differs: from {in_length[0][1]} ({in_length[0][0]:.3f} nats) to
   {in_length[-1][1]} ({in_length[-1][0]:.3f}) here, from t5 to rope there. With one seed an arm, ours is not a ranking.
 - **Most arms were trained too long** for the text there is. {past_best(summary)}
-  So in-length losses also measure who learns by heart least, and that may be part of any difference.
+  So in-length losses also measure which encoding memorises least, and that may be part of any difference.
 
-What the published table cannot tell, for it has no windowed control:
+What the published table does not show, because it has no windowed control:
 
 - **ALiBi** gets better to the end, yet with exactly the last 512 tokens in view the same targets cost only
-  {_gain(alibi)} nats more. It holds, and makes next to nothing of what lies further back.
-- **Shaw** has a mean loss within a tenth of its in-length loss at 64×, but by then all that text costs it
-  {_gain(shaw, -1)} nats against the last 512 tokens alone, and of its last tokens the loss is known too badly to say
-  that it holds: {_rise(shaw)} %.
+  {_gain(alibi)} nats more. It holds, and hardly uses what lies further back.
+- **Shaw** has a mean loss within a tenth of its in-length loss at 64×, but there the extra context costs it
+  {_gain(shaw, -1)} nats compared with the last 512 tokens alone, and the loss of its last tokens is known too badly to
+  say that it holds: {_rise(shaw)} %.
 
-Not in that table, beside a learned table, which is refused past its 512 rows and shown so:
+Not in that table, apart from a learned table, which is refused past its 512 rows and shown as refused:
 
 {chr(10).join(line.removeprefix("  ") for line in further)}
 
 Our model is a tenth as large, reads bytes of code where theirs reads words of articles, and is trained for
-{sum(seconds) / len(seconds) / 60:.1f} minutes on average; which of these makes the difference was not tried. Every arm
-here has one seed: another may move these numbers, and the order of arms that lie close together.
+{sum(seconds) / len(seconds) / 60:.1f} minutes on average; which of these makes the difference was not tested. Every arm
+here has one seed: another seed may change these numbers, and the order of arms that lie close together.
 
 ### How it was run
 
-Two arms at a time shared the GPU, each in a process of its own, some with tests and compilers beside them: training
+Two arms at a time shared the GPU, each in a process of its own, some next to running tests and compilers: training
 took {min(seconds):.0f} to {max(seconds):.0f} s an arm, and the speeds in the report are those of a busy machine.
-[Benchmarks](benchmarks.md#training-on-a-gpu) has speeds side by side. On top of the commit that the records name, the
-runs had one change, by which PyTorch forgets what it compiled for other arms; it does not touch an arm that runs in a
-process of its own, as these did.
+[Benchmarks](benchmarks.md#training-on-a-gpu) has speeds side by side. The runs had one change on top
+of the commit that the records name: PyTorch discards what it compiled for other arms. That does not affect an arm that
+runs in a process of its own, as these did.
 """
 
 
@@ -195,7 +194,7 @@ def _gain(one: Evaluation, sign: int = 1) -> str:
 
 def _rise(one: Evaluation) -> str:
     assert one.rise is not None
-    return f"{words.percent(one.rise.mean).removesuffix(' %')} ± {100 * one.rise.margin():.1f}"
+    return f"{formats.percent(one.rise.mean).removesuffix(' %')} ± {100 * one.rise.margin():.1f}"
 
 
 def draw() -> bytes:

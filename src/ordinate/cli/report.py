@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import textwrap
@@ -58,7 +57,7 @@ def report_command(
     for one in report.left_out:
         print(f"left out: {one}", file=sys.stderr)
     if as_json:
-        print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+        print(report.to_json(), end="")
     else:
         print_report(Console(), report)
         print(f"\nreport: {report.files[0]}", file=sys.stderr)

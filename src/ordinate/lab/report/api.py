@@ -63,6 +63,10 @@ class Report:
             ],
         }
 
+    def to_json(self) -> str:
+        """The same as text that ends with a newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
 
 def read_report(directory: str | Path) -> Report:
     """Read a comparison's records and summarise them; writes nothing, and needs no plotting packages.
@@ -111,7 +115,7 @@ def write_report(directory: str | Path) -> Report:
     contents = {
         "report.html": build_page(summary, narrative, drawn, pictures).encode(),
         "report.md": build_markdown(summary, narrative, drawn, _FIGURES).encode(),
-        "report.json": as_json(report).encode(),
+        "report.json": report.to_json().encode(),
         **{f"{_FIGURES}/{key}.png": picture for key, picture in pictures.items()},
     }
     (folder / _FIGURES).mkdir(exist_ok=True)
@@ -138,7 +142,3 @@ def _pictures_of_the_last(folder: Path) -> list[Path]:
         return []
     found = (folder / _FIGURES).glob("*.png")
     return [path for path in found if os.fsencode(f"({_FIGURES}/{path.name})") in shown]
-
-
-def as_json(report: Report) -> str:
-    return json.dumps(report.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -15,10 +15,10 @@ from .summary import Arm, Evaluation, Summary
 
 *COLOURS, GREY = ON_LIGHT_AND_DARK
 
-# With fewer numbers an axis cannot be read.
+# An axis with fewer numbers is hard to read.
 _FEWEST_TICKS = 4
 
-# Training losses jump from batch to batch; so many means show where they go.
+# Training losses jump from batch to batch, so a curve has this many means of neighbouring steps.
 _TRAINING_POINTS = 60
 
 _MARGINS = "Bands are 95 % intervals, over text and seeds together."
@@ -59,7 +59,7 @@ def styles_of(summary: Summary) -> dict[str, Style]:
 
 
 def _perplexity_of(loss: float) -> float:
-    """e to the loss, for an axis from 1, below which no band makes sense, to 1e87, above which no model does."""
+    """e to the loss, limited to 1 … 1e87: no perplexity is lower, and no model is worse."""
     return math.exp(max(0.0, min(loss, 200.0)))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .. import formats as words
+from .. import formats
 from ..tasks import TASKS
 from .all_pairs import FEWEST_SEEDS, compare
 from .estimate import CONFIDENCE, FEWEST, Error, Estimate, decided, error_of_pairs
@@ -48,19 +48,19 @@ def findings(summary: Summary) -> list[Finding]:
 
 
 def headline(summary: Summary) -> str:
-    """The one sentence above all others."""
+    """The main result in one sentence."""
     longest, trained = summary.lengths[-1], summary.train_length
     if longest == trained:
-        lengths = words.listed([str(length) for length in summary.lengths])
+        lengths = formats.listed([str(length) for length in summary.lengths])
         return f"Trained at {trained} tokens and tested at {lengths}, never longer."
-    factor = words.times(longest / trained)
+    factor = formats.times(longest / trained)
     holding = [arm.label for arm in _by_verdict(summary)["holds"]]
     if not holding:
         return f"No arm surely holds at {factor} the length it was trained on."
     others = len(summary.arms) - len(holding)
     verb = "holds" if len(holding) == 1 else "hold"
-    rest = f"; {words.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
-    text = f"{words.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
+    rest = f"; {formats.plural(others, 'other')} {'does' if others == 1 else 'do'} not, or not surely"
+    text = f"{formats.listed(holding)} {verb} at {factor} the training length{rest if others else ''}."
     if any(arm.settling is not None and arm.settling.learning for arm in summary.arms):
         text += " Not all had finished learning."
     if any(arm.best_step is not None for arm in summary.arms):
@@ -85,7 +85,7 @@ def _length(summary: Summary) -> str:
         return ""
     task, groups = TASKS.get(summary.task), _by_verdict(summary)
     scored = "whole answers" if task is not None and task.measure == "exact match" else "last tokens"
-    where = f"{scored} at {words.times(longest / summary.train_length)} the training length"
+    where = f"{scored} at {formats.times(longest / summary.train_length)} the training length"
     limit = f"{LOSS_RISE * 100:.0f} % of the loss"
     if summary.by_accuracy:
         limit = f"{ACCURACY_FALL * 100:.0f} points of the accuracy"
@@ -98,10 +98,10 @@ def _length(summary: Summary) -> str:
         return f"{arm.label} {_passed(arm)} ({_change(arm, longest)})"
 
     def named(verdict: Verdict, describe: Callable[[Arm], str] = changed) -> str:
-        return words.listed([describe(arm) for arm in groups[verdict]])
+        return formats.listed([describe(arm) for arm in groups[verdict]])
 
     groups["breaks"].sort(key=lambda arm: min((one.factor for one in arm.stretches), default=0.0))
-    count = words.plural(summary.stretches, "stretch", "stretches")
+    count = formats.plural(summary.stretches, "stretch", "stretches")
     sentences: dict[Verdict, str] = {
         "holds": f"The {where} are {limit}: {named('holds')}.",
         "breaks": f"Past that limit: {named('breaks', passed)}.",
@@ -135,9 +135,9 @@ def _at_home(arm: Arm) -> str:
     """What an arm that has not learned reaches at the training length."""
     one = arm.in_length
     if one is None:
-        return words.NOTHING
+        return formats.NOTHING
     return _result(one) + (
-        f", seed {words.numbers(arm.unlearned)}" if len(arm.unlearned) != len(arm.seeds) else ""
+        f", seed {formats.numbers(arm.unlearned)}" if len(arm.unlearned) != len(arm.seeds) else ""
     )
 
 
@@ -147,8 +147,8 @@ def _change(arm: Arm, length: int) -> str:
         now = f"{one.last_accuracy.mean * 100:.0f}{one.fall.plus_minus(0, 100)}"
         return f"{start.last_accuracy.mean * 100:.0f} → {now} % right"
     if one.rise is None:
-        return words.NOTHING
-    return words.percent(one.rise.mean) + one.rise.plus_minus(1, 100)
+        return formats.NOTHING
+    return formats.percent(one.rise.mean) + one.rise.plus_minus(1, 100)
 
 
 # In length
@@ -159,16 +159,19 @@ def _in_length(summary: Summary) -> str:
     if len(found) < 2:
         return ""
     best_first = sorted(found, key=lambda label: found[label].mean, reverse=summary.by_accuracy)
-    ends = [
-        f"{_written(summary, found[label].mean)} ({label})" for label in (best_first[0], best_first[-1])
-    ]
-    measure = "accuracies" if summary.by_accuracy else "losses in nats per token"
-    text = f"At the training length the {measure} run from {ends[0]} to {ends[1]}"
+    measure, written = "losses in nats per token", "{:.3f}"
+    if summary.by_accuracy:
+        measure, written = "accuracies", "{:.1%}"
+    first, last = (
+        f"{written.format(found[label].mean).replace('%', ' %')} ({label})"
+        for label in (best_first[0], best_first[-1])
+    )
+    text = f"At the training length the {measure} run from {first} to {last}"
     return text + _order(summary, [arm for arm in summary.arms if arm.label in found and arm.learned])
 
 
 def _order(summary: Summary, arms: Sequence[Arm]) -> str:
-    """Which arms can be told apart, of all pairs at once."""
+    """Which arms differ, from all pairs at once."""
     seeds = sorted({seed for arm in arms for seed in arm.seeds})
     table = torch.full((len(arms), len(seeds)), math.nan, dtype=torch.float64)
     for row, arm in zip(table, arms, strict=True):
@@ -181,16 +184,16 @@ def _order(summary: Summary, arms: Sequence[Arm]) -> str:
         return f"; an order needs {FEWEST_SEEDS} seeds of at least two arms that have learned, so none is claimed."
     labels = [arms[number].label for number in found.order]
     alike = [
-        words.listed([arms[number].label for number in group])
+        formats.listed([arms[number].label for number in group])
         for group in found.groups
         if len(group) > 1
     ]
     if len(found.groups) == 1:
-        text = f"; no two of {words.listed(labels)} can be told apart."
+        text = f"; no two of {formats.listed(labels)} can be told apart."
     else:
         pairs = f"Cannot be told apart: {'; '.join(alike)}. Every other pair" if alike else "Every pair"
         pairs += "" if len(arms) == len(summary.arms) else " of arms that have learned"
-        order = words.listed(labels)
+        order = formats.listed(labels)
         text = f". {pairs} differs by more than seeds and text explain; the better one first: {order}."
     if found.visible is None:
         return text
@@ -199,7 +202,7 @@ def _order(summary: Summary, arms: Sequence[Arm]) -> str:
 
 
 def _off_by_text(a: Arm, b: Arm, confidence: float) -> float | None:
-    """Half of the interval over text of how far two arms are apart at the training length."""
+    """Half of the interval over text for the difference of two arms at the training length."""
     one, other = a.in_length, b.in_length
     if one is None or other is None:
         return None
@@ -211,10 +214,6 @@ def _off_by_text(a: Arm, b: Arm, confidence: float) -> float | None:
     )
     error = error_of_pairs(there, here)
     return None if error is None else error * student_quantile(confidence, len(here) - 1)
-
-
-def _written(summary: Summary, quality: float) -> str:
-    return f"{quality * 100:.1f} %" if summary.by_accuracy else f"{quality:.3f}"
 
 
 # Extra context
@@ -233,10 +232,10 @@ def _extra_context(summary: Summary) -> str:
         return ""
     sure, groups = decided(gains, sides=2), defaultdict(list)
     for label, gain in gains.items():
-        groups[sure.get(label)].append(f"{label} ({words.signed(gain.mean)}{gain.plus_minus(3)})")
+        groups[sure.get(label)].append(f"{label} ({formats.signed(gain.mean)}{gain.plus_minus(3)})")
     changes = {True: "falls", None: "does not change beyond noise", False: "rises"}
     changed = [
-        f"{verb} for {words.listed(groups[side])}" for side, verb in changes.items() if groups[side]
+        f"{verb} for {formats.listed(groups[side])}" for side, verb in changes.items() if groups[side]
     ]
     return (
         f"With {longest} tokens in view instead of exactly the last {summary.train_length}, the loss on the same "
@@ -261,7 +260,7 @@ def _extensions(summary: Summary) -> str:
         named = [
             f"{arm.extension} ({_result(arm.at[longest])}{_in_length_cost(base, arm)})" for arm in better
         ]
-        found = f"Better with a scaling added without training: {words.listed(named)}."
+        found = f"Better with a scaling added without training: {formats.listed(named)}."
         if not better:
             found = "No scaling added without training makes it better beyond noise."
         if family:
@@ -270,7 +269,7 @@ def _extensions(summary: Summary) -> str:
 
 
 def _better(one: Evaluation, plain: Evaluation) -> Estimate:
-    """By how much an evaluation is better than another of the same models on the same tests, in its own measure."""
+    """By how much an evaluation is better than another of the same models on the same tests."""
     if one.accuracy is not None and plain.accuracy is not None:
         pairs = list(zip(one.accuracy.values, plain.accuracy.values, strict=True))
         both = zip(one.accuracy.text, plain.accuracy.text, strict=False)
@@ -289,16 +288,16 @@ def _better(one: Evaluation, plain: Evaluation) -> Estimate:
 def _result(one: Evaluation) -> str:
     if one.accuracy is not None:
         return f"{one.accuracy.mean * 100:.1f} % right"
-    return words.NOTHING if one.loss is None else f"loss {one.loss.mean:.3f}"
+    return formats.NOTHING if one.loss is None else f"loss {one.loss.mean:.3f}"
 
 
 def _in_length_cost(base: Arm, extended: Arm) -> str:
-    """What an extension costs where none was needed."""
+    """What an extension costs at the training length."""
     before = base.in_length.loss if base.in_length else None
     after = extended.in_length.loss if extended.in_length else None
     if not before or not after:
         return ""
-    return f", {words.change(before.mean, after.mean)} of loss at the training length"
+    return f", {formats.change(before.mean, after.mean)} of loss at the training length"
 
 
 # Noise
@@ -307,11 +306,11 @@ def _in_length_cost(base: Arm, extended: Arm) -> str:
 def _noise(summary: Summary) -> str:
     several = [arm.label for arm in summary.arms if len(arm.seeds) > 1]
     single = [arm.label for arm in summary.arms if len(arm.seeds) == 1]
-    count = words.plural(summary.stretches, "stretch", "stretches")
+    count = formats.plural(summary.stretches, "stretch", "stretches")
     source = f"{count} of text, the same at every length"
     if summary.by_accuracy:
         source = "test sequences"
-    seeds = f", and over seeds{f' for {words.listed(several)}' if single else ''}" if several else ""
+    seeds = f", and over seeds{f' for {formats.listed(several)}' if single else ''}" if several else ""
     text = f"± in these sentences is half of a {CONFIDENCE * 100:.0f} % interval over {source}{seeds}."
     if not summary.by_accuracy and summary.stretches < FEWEST:
         text = f"The test has {count} of text, fewer than the {FEWEST} it takes to tell a change from noise."
@@ -323,10 +322,14 @@ def _noise(summary: Summary) -> str:
     if several:
         text += " Arms are compared in all pairs at once, seed by seed (Tukey's studentized range)."
     if single:
-        verb = "has" if len(single) == 1 else "have"
+        who = (
+            f"{formats.listed(single)} {'has' if len(single) == 1 else 'have'}"
+            if several
+            else "Every arm has"
+        )
         text += (
-            f" {f'{words.listed(single)} {verb}' if several else 'Every arm has'} one seed, so there is no spread over "
-            "seeds: the findings are about these trained models, and another seed may change them."
+            f" {who} one seed, so there is no spread over seeds: the findings are about these trained "
+            "models, and another seed may change them."
         )
     return text
 
@@ -338,5 +341,5 @@ def _left_out(summary: Summary) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for one in left_out:
         groups.setdefault((one.state, one.reason), []).append(one.name)
-    named = [f"{words.listed(names)}: {state}, {reason}" for (state, reason), names in groups.items()]
-    return f"{words.plural(len(left_out), 'run')} not used. {'. '.join(named)}."
+    named = [f"{formats.listed(names)}: {state}, {reason}" for (state, reason), names in groups.items()]
+    return f"{formats.plural(len(left_out), 'run')} not used. {'. '.join(named)}."

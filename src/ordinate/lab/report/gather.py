@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...checks import refused
-from .. import formats as words
+from .. import formats
 from ..config import RunConfig
 from ..records import Metric, RunRecord, Sweep, read_runs
 
@@ -113,4 +113,4 @@ def _folders(directory: Path) -> list[str]:
         names = [name for name in os.listdir(directory) if os.path.isdir(directory / name)]
     except OSError:  # it does not exist or cannot be read
         return []
-    return sorted(map(words.writable, names))
+    return sorted(map(formats.writable, names))

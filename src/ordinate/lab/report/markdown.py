@@ -1,4 +1,4 @@
-"""The report as Markdown, for repositories: the same words and tables, with the pictures beside it."""
+"""The report as Markdown, for repositories: the sentences and tables of the page, with links to the pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 def build_markdown(
     summary: Summary, narrative: Narrative, charts: Sequence[Picture], folder: str
 ) -> str:
-    """The whole report as text; pictures are looked for in ``folder`` beside it."""
+    """The whole report as text; it links the pictures in ``folder``."""
     parts = [
         f"# {_plain(narrative.title)}",
         f"**{_plain(narrative.headline)}**",

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts that the page carries as JSON, in the page's colours, and sorts its tables.
+// Draws the plotly figures in the page's JSON, in light or dark colours, and sorts its tables.
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const darkOf = JSON.parse(document.getElementById("colours").textContent);
 const system = window.matchMedia("(prefers-color-scheme: dark)");

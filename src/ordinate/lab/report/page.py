@@ -14,7 +14,7 @@ from typing import Any
 from ...plots.draw_plotly import to_plotly
 from ...plots.palette import ON_LIGHT_AND_DARK
 from ...plots.pictures import Lines, Picture, Series, Style
-from .. import formats as words
+from .. import formats
 from .figures import styles_of
 from .sentences import Narrative, about_last_tokens
 from .summary import Arm, Summary
@@ -183,7 +183,7 @@ def _lengths_table(
     trained, specs = summary.train_length, [arm.spec for arm in summary.arms]
     heads = [
         f'<th scope="col">{length}<small>'
-        f"{'trained' if length == trained else words.times(length / trained)}</small></th>"
+        f"{'trained' if length == trained else formats.times(length / trained)}</small></th>"
         for length in summary.lengths
     ]
     lines = [
@@ -201,7 +201,7 @@ def _loss_cell(arm: Arm, length: int) -> str:
     cell, start, change = at_length(arm, length, loss), arm.in_length, ""
     trained = start.loss.mean if start is not None and start.loss is not None else 0.0
     if cell.value is not None and trained and length != arm.train_length:
-        change = f'<span class="of">({words.percent(cell.value / trained - 1)})</span>'
+        change = f'<span class="of">({formats.percent(cell.value / trained - 1)})</span>'
     return _cell(cell, more=change)
 
 

@@ -1,4 +1,4 @@
-"""The words of a report, the same on the page, in Markdown and on a terminal."""
+"""The text of a report around its findings: title, facts, commands, environment and caution."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import formats as words
+from .. import formats
 from .findings import Finding, findings, headline
 from .gather import Run
 from .summary import Summary
 from .table import Column, columns
 
-# What sets extensions of one trained model apart; the rest is that of the model.
+# The columns in which extensions of one trained model differ; the other columns are about the model.
 _OF_EXTENSIONS = (
     "in_length_loss",
     "in_length_accuracy",
@@ -27,11 +27,11 @@ _OF_EXTENSIONS = (
 
 @dataclass(frozen=True)
 class Narrative:
-    """Everything a report says besides its figures.
+    """The text of a report, the same on the page, in Markdown and on a terminal.
 
     Attributes:
-        facts: What was done, in a few pairs of words.
-        caution: How far the numbers can be expected to come out again.
+        facts: What was done, as names and values.
+        caution: How far the numbers can be reproduced.
     """
 
     title: str
@@ -48,10 +48,10 @@ class Narrative:
 
 
 def narrate(summary: Summary) -> Narrative:
-    """Put a summary into words."""
+    """The text of a report on a summary."""
     sweep = summary.gathered.sweep
     shown = columns(summary)
-    count = words.plural(len(summary.arms), "encoding")
+    count = formats.plural(len(summary.arms), "encoding")
     title = f"{count}, trained at {summary.train_length}"
     if len(summary.lengths) > 1:
         title += f" and tested up to {summary.lengths[-1]} tokens"
@@ -61,7 +61,7 @@ def narrate(summary: Summary) -> Narrative:
         facts=_facts(summary),
         findings=findings(summary),
         columns=shown,
-        extension_columns=[column for column in shown if _sets_apart(column, summary)],
+        extension_columns=[column for column in shown if _about_extensions(column, summary)],
         commands=_commands(summary),
         environment=_environment(summary.gathered.runs),
         settings={"arms": list(sweep.arms), "seeds": list(sweep.seeds), **sweep.settings},
@@ -84,26 +84,26 @@ def _caution(summary: Summary) -> str:
     ]
     settings = summary.gathered.sweep.settings
     if settings["device"] == "cuda" and not settings["deterministic"]:
-        again = "PyTorch was not asked for the same numbers twice, so the last digits are this run's own"
+        again = "PyTorch's deterministic algorithms were off, so another run differs in the last digits"
     else:
         again = "On one machine with these versions the same command gives the same losses to the digit"
         if moved:
-            again += f", but for {words.listed(moved)}, which went on elsewhere after an interruption"
+            again += f", except for {formats.listed(moved)}, which was resumed on another machine"
     return (
-        f"{again}; another processor or another number of threads or processes changes the last digits, and "
-        "speed is the machine's own, and of what else it had to do. "
+        f"{again}; another processor or another number of threads or processes changes the last digits. Speed "
+        "depends on the machine and its load. "
         f"{_comparable(settings)}The report is made from the records alone."
     )
 
 
 def _comparable(settings: dict[str, Any]) -> str:
-    """With which other comparisons' numbers these can be compared."""
+    """Which other comparisons have numbers that can be compared with these."""
     if not settings["corpus"]:
         return ""
     own = (
         ""
         if settings["text"]
-        else "Every patch version of Python has another library, and so another text. "
+        else "Every patch version of Python has another standard library, and so another text. "
     )
     return (
         f"{own}Losses, perplexities and gains can be compared with those of another comparison only if its text "
@@ -111,9 +111,10 @@ def _comparable(settings: dict[str, Any]) -> str:
     )
 
 
-def _sets_apart(column: Column, summary: Summary) -> bool:
+def _about_extensions(column: Column, summary: Summary) -> bool:
+    """Whether a column depends on the extension, and was measured."""
     texts = {column.cell(arm).text for arm in summary.extensions}
-    return column.key in _OF_EXTENSIONS and texts != {words.NOTHING}
+    return column.key in _OF_EXTENSIONS and texts != {formats.NOTHING}
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -125,10 +126,10 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("task", summary.task),
         ("text", _text(settings)),
         ("trained at", f"{summary.train_length} tokens"),
-        ("tested to", f"{summary.lengths[-1]} tokens, {words.times(summary.lengths[-1] / summary.train_length)}"),
-        ("training", f"{words.count(settings['steps'])} steps, {words.count(tokens)} tokens"),
+        ("tested to", f"{summary.lengths[-1]} tokens, {formats.times(summary.lengths[-1] / summary.train_length)}"),
+        ("training", f"{formats.count(settings['steps'])} steps, {formats.count(tokens)} tokens"),
         ("model", f"{settings['num_layers']} layers, width {settings['d_model']}, {settings['num_heads']} heads"),
-        ("parameters", _between([words.count(count) for count in sorted(parameters)])),
+        ("parameters", _between([formats.count(count) for count in sorted(parameters)])),
         ("seeds an arm", _between([str(count) for count in counts])),
         ("device", _between(sorted({_device(run) for run in summary.gathered.runs}))),
     ]  # fmt: skip
@@ -136,7 +137,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _text(settings: dict[str, Any]) -> str:
-    """What was learned from; older records have its fingerprint alone."""
+    """The training text; older records have only its fingerprint."""
     named = settings.get("text_source") or "not named"
     return f"{named}, fingerprint {settings['corpus']}" if settings["corpus"] else ""
 
@@ -159,7 +160,7 @@ def _commands(summary: Summary) -> list[str]:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Every fact of the runs' environments once; where runs differ, all that was found."""
+    """Every fact of the runs' environments once; where runs differ, all of their values."""
     found: dict[str, list[str]] = {}
     for run in runs:
         facts = (fact for place in run.record.environments for fact in _flat(place))

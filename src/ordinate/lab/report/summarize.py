@@ -102,7 +102,9 @@ def _has_learned(run: Run, start: Metric | None) -> bool:
     if start is None or loss is None:
         return True
     inaccurate = start["accuracy"] is not None and start["accuracy"] < LEARNED
-    return not inaccurate and all(loss < one["loss"] for one in run.of_kind("baseline") if finite(one["loss"]))
+    return not inaccurate and all(
+        loss < one["loss"] for one in run.of_kind("baseline") if finite(one["loss"])
+    )
 
 
 def _is_broken(one: Metric) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...entries import catalog
 from ...text import Text
-from .. import formats as words
+from .. import formats
 from .estimate import Estimate
 from .summary import ACCURACY_FALL, LOSS_RISE, SPIKE, Arm, Evaluation, Settling, Summary
 
@@ -24,7 +24,7 @@ class Cell:
     note: str = ""
 
 
-NOT_MEASURED = Cell(words.NOTHING)
+NOT_MEASURED = Cell(formats.NOTHING)
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,12 @@ class Column:
 def columns(summary: Summary) -> list[Column]:
     """The columns for a comparison: those nothing was measured for are left out."""
     furthest = summary.lengths[-1]
-    factor = words.times(furthest / summary.train_length)
+    factor = formats.times(furthest / summary.train_length)
     last = summary.last_tokens
+    since = next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
+    variants = dict.fromkeys(
+        name for arm in summary.arms for one in arm.evaluations for name in one.variants
+    )
     limit = f"before +{LOSS_RISE * 100:.0f} % loss"
     if summary.by_accuracy:
         limit = f"before −{ACCURACY_FALL * 100:.0f} points right"
@@ -97,7 +101,7 @@ def columns(summary: Summary) -> list[Column]:
             "interval. A scaling is compared with the control of the model as it was trained.",
             lambda arm: at_length(arm, furthest, _gain),
         ),
-        *(_variant(name, summary.train_length, furthest) for name in _variants(summary)),
+        *(_variant(name, summary.train_length, furthest) for name in variants),
         Column("type", "type", "", "Where the encoding acts, and whether it is learned.", _type),
         Column(
             "parameters", "parameters", "of the encoding", "Weights of the encoding alone; the rest of "
@@ -105,11 +109,11 @@ def columns(summary: Summary) -> list[Column]:
         ),
         Column(
             "operations", "operations", "per token", "Arithmetic the encoding adds per token at the "
-            "training length, all layers together.", lambda arm: _cost(arm, "operations", words.count),
+            "training length, all layers together.", lambda arm: _cost(arm, "operations", formats.count),
         ),
         Column(
             "bytes", "memory traffic", "per token", "Bytes the encoding adds to what is read and written "
-            "per token at the training length.", lambda arm: _cost(arm, "bytes", words.size),
+            "per token at the training length.", lambda arm: _cost(arm, "bytes", formats.size),
         ),
         Column(
             "spread", "spread over seeds", "% of the loss", "Standard deviation of the in-length loss over "
@@ -120,7 +124,7 @@ def columns(summary: Summary) -> list[Column]:
             "times the median of the twenty logged before it, all seeds together.", _spikes,
         ),
         Column(
-            "still_learning", "still learning", _since(summary), "How much the validation loss changed at "
+            "still_learning", "still learning", since, "How much the validation loss changed at "
             "the end of training. A large fall means that the arm was stopped early; a small one, that its loss had "
             "settled, perhaps on a plateau.", _still_learning,
         ),
@@ -129,10 +133,10 @@ def columns(summary: Summary) -> list[Column]:
         ),
         Column(
             "peak_memory_bytes", "memory", "peak", "Largest memory while training, all seeds.",
-            lambda arm: Cell(words.size(arm.peak_memory_bytes), arm.peak_memory_bytes),
+            lambda arm: Cell(formats.size(arm.peak_memory_bytes), arm.peak_memory_bytes),
         ),
     ]  # fmt: skip
-    silent = (words.NOTHING, "refused")
+    silent = (formats.NOTHING, "refused")
     return [
         column
         for column in found
@@ -160,7 +164,7 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
         "in_length_loss": _data(arm.in_length.loss if arm.in_length else None),
         "gradient_spikes": {"spikes": arm.spikes[0], "logged_steps": arm.spikes[1]},
         "unlearned_seeds": list(arm.unlearned),
-        "still_learning": _settling_data(arm.settling),
+        "still_learning": arm.settling and _settling_data(arm.settling),
         "stretch": [{"factor": one.factor, "end": one.end} for one in arm.stretches],
         "tokens_per_second": _data(arm.tokens_per_second),
         "peak_memory_bytes": arm.peak_memory_bytes,
@@ -191,9 +195,7 @@ def _data(value: Estimate | None, margin: bool = False) -> dict[str, float | int
     return None if value is None else value.to_dict(margin)
 
 
-def _settling_data(settling: Settling | None) -> dict[str, Any] | None:
-    if settling is None:
-        return None
+def _settling_data(settling: Settling) -> dict[str, Any]:
     steps = {"from_step": settling.start, "to_step": settling.stop, "learning": settling.learning}
     return {**steps, "share": settling.share.to_dict(), "nats": settling.nats.to_dict()}
 
@@ -226,7 +228,7 @@ def _rise(one: Evaluation) -> Cell | None:
     # On tasks the loss in length may be next to nothing, and a multiple of that says nothing.
     if one.rise is None or one.loss is None or one.accuracy is not None:
         return None
-    text = words.percent(one.rise.mean)
+    text = formats.percent(one.rise.mean)
     if one.rise.margin():
         text = f"{text.removesuffix(' %')}{one.rise.plus_minus(1, 100)} %"
     return Cell(text, one.rise.mean, f"loss {one.loss.written()}")
@@ -249,12 +251,7 @@ def _last_accuracy(one: Evaluation) -> Cell | None:
 def _gain(one: Evaluation) -> Cell | None:
     if one.gain is None:
         return None
-    return Cell(words.signed(one.gain.mean) + one.gain.plus_minus(3), one.gain.mean)
-
-
-def _variants(summary: Summary) -> list[str]:
-    names = (name for arm in summary.arms for one in arm.evaluations for name in one.variants)
-    return list(dict.fromkeys(names))
+    return Cell(formats.signed(one.gain.mean) + one.gain.plus_minus(3), one.gain.mean)
 
 
 def _variant(name: str, here: int, there: int) -> Column:
@@ -266,7 +263,7 @@ def _variant(name: str, here: int, there: int) -> Column:
         ]
         if all(share is None for share in found):
             return NOT_MEASURED
-        texts = [words.NOTHING if share is None else f"{share.mean * 100:.1f}" for share in found]
+        texts = [formats.NOTHING if share is None else f"{share.mean * 100:.1f}" for share in found]
         return Cell(" → ".join(texts), None if found[1] is None else found[1].mean)
 
     return Column(
@@ -296,7 +293,7 @@ def _parameters(arm: Arm) -> Cell:
     own, whole = arm.cost.get("encoding_parameters"), arm.cost.get("parameters")
     if own is None:
         return NOT_MEASURED
-    return Cell(words.count(own), own, f"{own:,} of {whole:,} in the whole model" if whole else "")
+    return Cell(formats.count(own), own, f"{own:,} of {whole:,} in the whole model" if whole else "")
 
 
 def _cost(arm: Arm, key: str, written: Callable[[float], str]) -> Cell:
@@ -313,7 +310,7 @@ def _spread(arm: Arm) -> Cell:
     if found.spread is None:
         return Cell("one seed", None, "a spread needs at least two seeds")
     share = found.spread / found.mean if found.mean else 0.0
-    return Cell(f"{share * 100:.2f}", share, words.plural(len(found.values), "seed"))
+    return Cell(f"{share * 100:.2f}", share, formats.plural(len(found.values), "seed"))
 
 
 def _spikes(arm: Arm) -> Cell:
@@ -322,7 +319,7 @@ def _spikes(arm: Arm) -> Cell:
         return NOT_MEASURED
     note = f"{spikes} of {steps:,} logged steps"
     if arm.diverged:
-        note += f"; diverged with seed {words.numbers(arm.diverged)}"
+        note += f"; diverged with seed {formats.numbers(arm.diverged)}"
     return Cell(f"{spikes}" + (" and diverged" if arm.diverged else ""), spikes, note)
 
 
@@ -330,16 +327,12 @@ def _still_learning(arm: Arm) -> Cell:
     if arm.settling is None:
         return NOT_MEASURED
     share, nats = arm.settling.share.mean, arm.settling.nats.mean
-    note = f"{words.percent(-share)} of the loss at step {arm.settling.start}"
-    return Cell(words.signed(-nats), nats, note)
-
-
-def _since(summary: Summary) -> str:
-    return next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
+    note = f"{formats.percent(-share)} of the loss at step {arm.settling.start}"
+    return Cell(formats.signed(-nats), nats, note)
 
 
 def _speed(arm: Arm) -> Cell:
     if arm.tokens_per_second is None:
         return NOT_MEASURED
     mean = arm.tokens_per_second.mean
-    return Cell(words.count(mean), mean, f"{mean:,.0f} tokens/s")
+    return Cell(formats.count(mean), mean, f"{mean:,.0f} tokens/s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from .. import formats as words
+from .. import formats
 from ..tasks import Baseline
 from .summary import SPIKE, Summary
 
@@ -16,15 +16,15 @@ def training(summary: Summary) -> str:
     """One paragraph, most important first."""
     parts = []
     diverged = [
-        f"{arm.label} (seed {words.numbers(arm.diverged)})" for arm in summary.arms if arm.diverged
+        f"{arm.label} (seed {formats.numbers(arm.diverged)})" for arm in summary.arms if arm.diverged
     ]
     if diverged:
-        parts.append(f"Diverged, and left out of every mean: {words.listed(diverged)}.")
+        parts.append(f"Diverged, and left out of every mean: {formats.listed(diverged)}.")
     parts += [_baseline(summary, baseline) for baseline in summary.baselines.values()]
     parts += [_settling(summary), past_best(summary)]
     spiky = [f"{arm.label} ({arm.spikes[0]})" for arm in summary.arms if arm.spikes[0]]
     if spiky:
-        parts.append(f"Gradient norms over {SPIKE:g} times the usual: {words.listed(spiky)}.")
+        parts.append(f"Gradient norms over {SPIKE:g} times the usual: {formats.listed(spiky)}.")
     return " ".join(part for part in parts if part)
 
 
@@ -34,7 +34,7 @@ def _baseline(summary: Summary, baseline: Baseline) -> str:
     behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
     named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
     text = (
-        f"No lower loss than {named}, so hardly trained: {words.listed(behind)}."
+        f"No lower loss than {named}, so hardly trained: {formats.listed(behind)}."
         if behind
         else f"Every arm has a lower loss than {named}."
     )
@@ -46,9 +46,9 @@ def _baseline(summary: Summary, baseline: Baseline) -> str:
         if one.accuracy and one.accuracy.mean - (one.accuracy.margin() or 0.0) <= baseline.accuracy
     ]
     shares = [f"{label} {one.accuracy.mean * 100:.1f} %" for label, one in found.items() if one.accuracy]
-    text += f" Right answers at the training length: {words.listed(shares)}; "
+    text += f" Right answers at the training length: {formats.listed(shares)}; "
     text += f"the baseline {baseline.accuracy * 100:.1f} %."
-    return f"{text} Not surely better than the baseline: {words.listed(chance)}." if chance else text
+    return f"{text} Not surely better than the baseline: {formats.listed(chance)}." if chance else text
 
 
 def _settling(summary: Summary) -> str:
@@ -61,16 +61,16 @@ def _settling(summary: Summary) -> str:
     one = next(iter(found.values()))
     steps = f"from step {one.start} to the end at {one.stop}"
     learning = [
-        f"{label} ({words.percent(-it.share.mean)})" for label, it in found.items() if it.learning
+        f"{label} ({formats.percent(-it.share.mean)})" for label, it in found.items() if it.learning
     ]
     if learning:
-        changed = f"{steps} the validation loss changed for {words.listed(learning)}"
+        changed = f"{steps} the validation loss changed for {formats.listed(learning)}"
         return f"Still learning, so not at their best: {changed}."
     most = max(0.0, *(it.nats.mean for it in found.values()))
     text = f"No arm was stopped early: {steps} no validation loss fell by more than {most:.3f} nats."
     unlearned = [arm.label for arm in summary.arms if arm.unlearned]
     if unlearned:
-        text += f" For {words.listed(unlearned)} that is a plateau, not the end of learning."
+        text += f" For {formats.listed(unlearned)} that is a plateau, not the end of learning."
     return text
 
 
@@ -79,11 +79,11 @@ def past_best(summary: Summary) -> str:
     past = []
     for arm in summary.arms:
         if arm.best_step is not None:
-            rise = words.change(dict(arm.validation)[arm.best_step].mean, arm.validation[-1][1].mean)
+            rise = formats.change(dict(arm.validation)[arm.best_step].mean, arm.validation[-1][1].mean)
             past.append(f"{arm.label} ({rise} since step {arm.best_step})")
     if not past:
         return ""
-    text = f"Trained past their best: the validation loss was lower before the end for {words.listed(past)}."
+    text = f"Trained past their best: the validation loss was lower before the end for {formats.listed(past)}."
     ends = [
         (
             statistics.fmean(loss.mean for _, loss in arm.training[-_LAST_STEPS:]),
