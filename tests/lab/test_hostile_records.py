@@ -213,7 +213,7 @@ def test_four_thousand_seeds_are_read_in_a_moment(folder):
     (folder / "sweep.json").write_text(json.dumps({**sweep, "seeds": list(range(4000))}))
     before = time.monotonic()
     assert len(gather(folder).left_out) == 2 * 4000 - 2
-    assert answers.lab_report("en", folder).charts
+    assert answers.lab_report(folder).charts
     assert time.monotonic() - before < 15
 
 
@@ -245,7 +245,7 @@ def test_models_without_any_loss_have_a_report(tmp_path, lost):
                 folder,
                 lambda one: {**one, "loss": one["step"] - 4} if one["kind"] == "validation" else one,
             )
-    assert "nats" in answers.lab_report("en", tmp_path).summary
+    assert "nats" in answers.lab_report(tmp_path).summary
 
 
 def test_a_seed_that_is_far_worse_than_the_others_is_drawn(tmp_path):
