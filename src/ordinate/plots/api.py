@@ -28,7 +28,7 @@ def picture(encoding: str | PositionEncoding, kind: str | None = None, **options
 
     Args:
         encoding: A spec as in `ordinate.create`, or an encoding.
-        kind: One of `kinds_of` the encoding; default the one that says most about it.
+        kind: One of `kinds_of` the encoding; default `default_kind`.
         options: ``positions``, ``dim``, ``heads``, ``distance``, ``train_length``, ``channels``, ``pairs``, ``at``,
             ``factor`` and ``text``, as `ordinate.setting.Setting` describes them.
 
@@ -97,13 +97,13 @@ def save(
 
 
 def check_path(path: str | os.PathLike) -> None:
-    """A file a picture can be written to: its suffix says how."""
+    """The suffix of the file must be one that a picture can be written as."""
     if Path(path).suffix.lower() not in _SUFFIXES:
         raise refused("path", "must end in {suffixes}", repr(str(path)), suffixes=", ".join(_SUFFIXES))
 
 
 def save_picture(picture: Picture, path: str | os.PathLike) -> Path:
-    """Write a picture to a file whose suffix says how; the same picture gives the same bytes."""
+    """Write a picture in the format of the file's suffix; the same picture gives the same bytes."""
     check_path(path)
     target = Path(path)
     suffix = target.suffix.lower()

@@ -1,4 +1,4 @@
-"""The permutation experiment: shuffle the words of a sentence and watch attention, with and without positions."""
+"""The permutation experiment: attention before and after the words of a sentence are shuffled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shuffle(
     Args:
         setting: The sizes of the layer.
         seed: Of the order; the words' vectors and the layer are always the same.
-        causal: Under a causal mask, which tells the order even without positions.
+        causal: Under a causal mask, which shows the order even without positions.
     """
     check_at_most("dim times heads of an attention", setting.num_heads * setting.head_dim, MAX_WIDTH)
     order = _another_order(len(words), seed)
@@ -134,7 +134,7 @@ def _another_order(count: int, seed: int) -> Tensor:
 
 
 def _vector(word: str, dim: int) -> Tensor:
-    """The same random vector for the same word, every time and everywhere."""
+    """A random vector that depends on the word only."""
     generator = torch.Generator().manual_seed(zlib.crc32(word.encode()))
     return torch.randn(dim, dtype=torch.float64, generator=generator)
 

@@ -19,12 +19,12 @@ from .pictures import Axis, Bars, Heatmap, Lines, Picture, Series
 _QUERY, _KEY = Axis("query position"), Axis("key position")
 _DISTANCE = Axis("distance, query - key (positions)")
 _BIAS = Axis("added to the logit")
-_MATRIX = 64  # tokens a matrix shows at most: more could not be told apart
+_MATRIX = 64  # the most tokens of a matrix: more cannot be seen
 _ANNOTATED = 24  # tokens up to which a number fits into its cell
 
 
 def slopes(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """How steeply each head falls."""
+    """The slope of each head."""
     values = part_with(encoding, "slopes").slopes_on(torch.device("cpu"), torch.float64).detach()
     names = tuple(str(head) for head in range(len(values)))
     panel = Bars(names, values, Axis("head"), Axis("slope (logits per position)", log=True))
@@ -32,8 +32,8 @@ def slopes(encoding: PositionEncoding, setting: Setting, subject: str) -> Pictur
 
 
 def buckets(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """Which row of its table each query and key look up."""
-    places = setting.shown(_ANNOTATED, _MATRIX)  # enough to see distances share a T5 bucket
+    """The row of the table for each query and key."""
+    places = setting.shown(_ANNOTATED, _MATRIX)  # enough to show distances that share a T5 bucket
     part = part_with(encoding, "buckets")
     entry = entry_of(part)
     value = entry.table.row if entry and entry.table else "row"
@@ -102,7 +102,7 @@ def by_distance(encoding: PositionEncoding, setting: Setting, subject: str) -> P
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Up to ``most`` of ``count`` things, from the first to the last.
+    """Up to ``most`` indices below ``count``, evenly from the first to the last.
 
     Example:
         >>> spread(12, 4)
@@ -114,7 +114,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def heads_left_out(shown: int, count: int) -> str:
-    """A word for the note of a picture that shows some heads of many."""
+    """A remark for a picture that shows some of the heads."""
     return Text("{shown} of {count} heads", shown=shown, count=count) if shown < count else ""
 
 
@@ -124,5 +124,5 @@ def _trained(encoding: PositionEncoding) -> str:
 
 
 def largest(*matrices: Tensor) -> float:
-    """The largest value of several matrices, what does not exist left out."""
+    """The largest value of several matrices, without NaN."""
     return max(float(matrix.nan_to_num().amax()) for matrix in matrices) or 1.0

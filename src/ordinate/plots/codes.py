@@ -1,4 +1,4 @@
-"""Pictures of codes: the whole table as a map, a channel along positions, a position across channels."""
+"""Pictures of codes: all channels of all positions, a channel along positions, a position across channels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def channels(encoding: PositionEncoding, setting: Setting, subject: str) -> Pict
 
 
 def profile(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """The whole code of a few positions."""
+    """The code of a few positions across all channels."""
     matrix = _codes(encoding, setting, torch.tensor(setting.at))
     places = torch.arange(matrix.shape[1])
     series = tuple(

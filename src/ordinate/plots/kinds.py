@@ -17,15 +17,18 @@ from .pictures import Picture
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of picture."""
+    """One kind of picture.
+
+    Attributes:
+        applies: Whether an encoding has it.
+        picks: The one of the options ``channels``, ``pairs``, ``at``, ``factor`` and ``text`` that it reads.
+    """
 
     name: str
     about: str
     draw: Callable[[PositionEncoding, Setting, str], Picture]
     applies: Callable[[PositionEncoding], bool]
-    picks: str | None = (
-        None  # the one of ``channels``, ``pairs``, ``at``, ``factor``, ``text`` it looks at
-    )
+    picks: str | None = None
 
 
 def _has(hook: str) -> Callable[[PositionEncoding], bool]:
@@ -70,7 +73,7 @@ def kinds_of(encoding: PositionEncoding) -> list[str]:
 
 
 def default_kind(encoding: PositionEncoding) -> str:
-    """The picture that says most about an encoding."""
+    """The picture to draw when none is asked for."""
     if getattr(encoding, "scaling", None) is not None:
         return "wavelengths"
     if isinstance(encoding, Combined):

@@ -1,4 +1,4 @@
-"""Pictures of turning: pairs in the plane, their cosines along positions, their wavelengths, and scalings of them."""
+"""Pictures of rotations: pairs in the plane, cosines along positions, wavelengths, and wavelengths under scalings."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WAVELENGTH = Axis("wavelength (positions)", log=True)
 
 
 def plane(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """Where a query of ones on its first channel of each pair comes to stand, position by position."""
+    """A query with 1 in the first channel of each pair, rotated to each position."""
     rope = part_with(encoding, "rotation")
     places = setting.shown(24, most=256)
     x = torch.zeros(1, 1, len(places), rope.head_dim, dtype=torch.float64)
-    channels = pairs_of_channels(rope)
+    channels = pairs_of_channels(rope.layout, rope.rotary_dim // 2)
     for first, _ in channels:
         x[..., first] = 1
     turned = rope.at(places, lengths=setting.length_for(rope)).apply(x)[0, 0]
@@ -71,14 +71,14 @@ def waves(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture
 
 
 def wavelengths(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
-    """How many positions each pair takes for a turn, beside the training length."""
+    """How many positions each pair takes for a turn, with the training length for comparison."""
     rope: Any = next(
         (part for part in encoding.modules() if getattr(part, "scaling", None) is not None), None
     )
-    stated = declared_frequencies(encoding, setting.length_for(encoding))
-    assert stated is not None
-    pairs = torch.arange(len(stated))
-    series = [Series("wavelength", pairs, _wavelength(stated), points=True)]
+    declared = declared_frequencies(encoding, setting.length_for(encoding))
+    assert declared is not None
+    pairs = torch.arange(len(declared))
+    series = [Series("wavelength", pairs, _wavelength(declared), points=True)]
     if rope is not None:
         plain = _wavelength(scaling.frequencies(rope.base, rope.rotary_dim))
         series = [Series("before scaling", pairs, plain, points=True, quiet=True),
@@ -86,11 +86,11 @@ def wavelengths(encoding: PositionEncoding, setting: Setting, subject: str) -> P
     mark = Mark(
         "y", float(setting.train_length), Text("training length {length}", length=setting.train_length)
     )
-    inside = int((_wavelength(stated) <= setting.train_length).sum())
+    inside = int((_wavelength(declared) <= setting.train_length).sum())
     note = Text(
         "{inside} of {pairs} pairs make a whole turn within the training length",
         inside=inside,
-        pairs=len(stated),
+        pairs=len(declared),
     )
     panel = Lines(_PAIR, _WAVELENGTH, tuple(series), marks=(mark,))
     return Picture("wavelengths", subject, "the wavelength of each pair", (panel,), note)
@@ -122,13 +122,13 @@ def scalings(encoding: PositionEncoding, setting: Setting, subject: str) -> Pict
 
 
 def _factor(rope: Any, setting: Setting) -> float:
-    """What was asked for; else a scaling that the encoding has is compared with others that stretch as far."""
+    """The factor asked for, else that of the encoding's own scaling, else 8."""
     own = getattr(rope.scaling, "factor", None) or 1
     return setting.factor or (own if own > 1 else 8.0)
 
 
 def _bands(name: str, plain: Tensor, scaled: Tensor, length: int, factor: float) -> Lines:
-    """One scaling: pairs kept, changed in part, or divided by the whole factor."""
+    """One scaling: pairs that are unchanged, divided in part, or divided by the factor."""
     pairs, divided = torch.arange(len(plain)), plain / scaled
     kept = divided < 1 + 1e-9
     whole = (divided > factor * (1 - 1e-9)) & ~kept

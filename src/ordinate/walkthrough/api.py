@@ -77,7 +77,7 @@ def _steps(encoding: PositionEncoding, setting: Setting) -> list[Step]:
 
 
 def _by_hooks(encoding: PositionEncoding, setting: Setting) -> list[Step]:
-    """What can be said of any encoding: what it adds, turns and biases on a short sequence."""
+    """The outputs of the hooks on a short sequence, for any encoding."""
     hooks, steps = hooks_of(encoding), []
     if "embed" in hooks:
         x = torch.zeros(1, setting.length, setting.d_model, dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 from ..embed.learned import Learned
 from ..embed.sinusoidal import Sinusoidal
 from ..setting import Setting
-from .rotary import wavelength
+from .rotary import pairs_of_channels, wavelength
 from .walk import Step, step
 
 _SHIFT = 5
@@ -18,7 +18,7 @@ def steps_of_sinusoidal(encoding: Sinusoidal, setting: Setting) -> list[Step]:
     speeds, place = encoding.inv_freq(), setting.position
     code = encoding.codes(torch.tensor([place]))[0]
     further = encoding.codes(torch.tensor([place + _SHIFT]))[0]
-    channels = _channels(encoding)
+    channels = pairs_of_channels(encoding.layout, encoding.d_model // 2)
     rows = encoding.codes(torch.arange(setting.length))
     angles = (place + encoding.offset) * speeds
     turn = _SHIFT * speeds
@@ -54,13 +54,6 @@ def _frequency_formula(encoding: Sinusoidal) -> str:
     if encoding.endpoint:
         return f"w = {encoding.base:g}^(-pair/{max(encoding.d_model // 2 - 1, 1)})"
     return f"w = {encoding.base:g}^(-2·pair/{encoding.d_model})"
-
-
-def _channels(encoding: Sinusoidal) -> list[tuple[int, int]]:
-    pairs = encoding.d_model // 2
-    if encoding.layout == "half":
-        return [(i, i + pairs) for i in range(pairs)]
-    return [(2 * i, 2 * i + 1) for i in range(pairs)]
 
 
 def steps_of_learned(encoding: Learned, setting: Setting) -> list[Step]:

@@ -1,4 +1,4 @@
-"""RoPE step by step: pairs, angles, rotation, norms, and scores that depend on m - n alone."""
+"""The steps of RoPE: pairs, angles, rotation, norms, and scores that depend on m - n only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def steps_of_rope(rope: RoPE, setting: Setting) -> list[Step]:
     rotation = rope.at(position, lengths=setting.length_for(rope))
     query = normal(rope.head_dim)
     turned = rotation.apply(query.expand(1, 1, 1, -1))[0, 0, 0]
-    channels = pairs_of_channels(rope)
+    channels = pairs_of_channels(rope.layout, rope.rotary_dim // 2)
     axes = rope.axes > 1
     cos, sin = (table[0, 0] for table in rotation.cos_sin(torch.float64))
     steps.append(
@@ -72,10 +72,9 @@ def steps_of_rope(rope: RoPE, setting: Setting) -> list[Step]:
     return steps
 
 
-def pairs_of_channels(rope: RoPE) -> list[tuple[int, int]]:
-    """The two channels of each pair, in the layout of the encoding."""
-    pairs = rope.rotary_dim // 2
-    if rope.layout == "half":
+def pairs_of_channels(layout: str, pairs: int) -> list[tuple[int, int]]:
+    """The two channels of each pair."""
+    if layout == "half":
         return [(i, i + pairs) for i in range(pairs)]
     return [(2 * i, 2 * i + 1) for i in range(pairs)]
 
@@ -107,7 +106,7 @@ def _frequencies(rope: RoPE, setting: Setting) -> Step:
 
 
 def wavelength(inv_freq: torch.Tensor | float) -> float | None:
-    """Positions for a whole turn; a pair that stands still never makes one."""
+    """Positions for a turn; None for a pair that does not turn."""
     speed = float(inv_freq)
     return 2 * math.pi / speed if speed else None
 

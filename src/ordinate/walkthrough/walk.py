@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-Cell = (
-    float | int | str | None
-)  # None is what does not exist: a masked key, the wavelength of what never turns
+#: None is a value that does not exist: a masked key, the wavelength of a pair that does not turn.
+Cell = float | int | str | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def step(
 
 
 def _plain(cell: Any) -> Cell:
-    """Infinity and what is no number do not exist either: JSON has no word for them."""
+    """A Python number or text; None for infinity and NaN, which JSON cannot hold."""
     plain = cell.item() if isinstance(cell, torch.Tensor) else cell
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
@@ -86,7 +85,7 @@ def _plain(cell: Any) -> Cell:
 def tables(item: Step, width: int = 100) -> list[list[str]]:
     """A step's table as lines of at most ``width`` characters, the headings first.
 
-    One too wide goes on in a second table below, and so on, each beginning with the first column again.
+    A table that is too wide is split into several, each with the first column.
 
     Example:
         >>> wide = Step("squares", ("number", "square", "cube"), ((7, 49, 343),))
@@ -101,7 +100,7 @@ def tables(item: Step, width: int = 100) -> list[list[str]]:
 
 
 def _blocks(columns: list[list[str]], width: int) -> list[list[list[str]]]:
-    """As many columns side by side as fit, but always one beside the first."""
+    """As many columns side by side as fit, at least one next to the first."""
     first, *rest = columns
     sizes = {id(column): 2 + max(map(len, column)) for column in columns}
     blocks, room = [[first]], width - sizes[id(first)]
@@ -124,7 +123,7 @@ def _aligned(columns: list[list[str]]) -> list[str]:
 
 
 def formatted(cells: Sequence[Cell]) -> list[str]:
-    """Numbers as people read them; what does not exist is a dot.
+    """Numbers with few digits; None is a dot.
 
     Example:
         >>> formatted([1.0, 0.25, None, 3, 0.000123456])
