@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from pathlib import Path
 
+import torch
+
 from ordinate.lab import formats
 from ordinate.lab.report.api import read_report, write_report
+from ordinate.lab.report.figures import styles_of
 from ordinate.lab.report.summary import Arm, Evaluation, Summary
 from ordinate.lab.report.training_findings import past_best
+from ordinate.plots.api import figure_of
+from ordinate.plots.pictures import Axis, Lines, Mark, Picture, Series
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "results.md"
@@ -197,40 +203,33 @@ def _rise(one: Evaluation) -> str:
     return f"{formats.percent(one.rise.mean).removesuffix(' %')} ± {100 * one.rise.margin():.1f}"
 
 
-def draw() -> bytes:
-    """Both tables as curves, in one scale."""
-    import io
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = {
-        "ordinate, 25M, Python source": our_losses(read_report(RECORDS).summary),
+def picture() -> Picture:
+    """Both tables as curves in one scale, each encoding in the colour that the report gives it."""
+    summary = read_report(RECORDS).summary
+    styles = styles_of(summary)
+    tables = {
+        "ordinate, 25M, Python source": our_losses(summary),
         "Press et al. 2021, 247M, WikiText-103": published_losses(),
     }
-    figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2, sharey=True)
-    for panel, (title, by_name) in zip(axes, panels.items(), strict=True):
-        for marker, (name, losses) in zip("os^D", by_name.items(), strict=True):
-            start = next(iter(losses))
-            panel.plot(
-                [length / start for length in losses],
-                [loss - losses[start] for loss in losses.values()],
-                marker=marker, markersize=5, linewidth=1.8, label=name,
-            )  # fmt: skip
-        panel.axhline(0.0, color="#666666", linestyle=":", linewidth=1)
-        panel.set_xscale("log", base=2)
-        panel.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
-        panel.set_xlim(0.93, 72)
-        panel.set_title(title, loc="left", fontsize=11, fontweight="bold")
-        panel.set_xlabel("length, in training lengths of 512 tokens")
-        panel.grid(True, color="#dddddd", linewidth=0.7)
-        panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("loss above that at the training length (nats per token)")
-    axes[0].legend(frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    x = Axis(
+        "training lengths of 512 tokens", log=True, limits=(0.93, 72), ticks=(1, 2, 4, 8, 16, 32, 64)
+    )
+    y = Axis("loss above that at the training length (nats per token)")
+    panels = []
+    for title, by_name in tables.items():
+        series = []
+        for name, losses in by_name.items():
+            lengths, values = torch.tensor(list(losses.items()), dtype=torch.float64).T
+            style = styles[SPECS[name]]
+            series.append(Series(name, lengths / lengths[0], values - values[0], style=style))
+        panels.append(Lines(x, y, tuple(series), title, (Mark("y", 0.0, ""),)))
+    return Picture("published", "", "How much the loss rises with length", tuple(panels), columns=2)
+
+
+def draw() -> bytes:
+    figure, buffer = figure_of(picture()), io.BytesIO()
+    figure.set_size_inches(11, 4.6)
+    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
     return buffer.getvalue()
 
 

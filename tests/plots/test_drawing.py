@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 import ordinate
 from ordinate import plots
 from ordinate.plots import palette
-from ordinate.plots.pictures import Axis, Heatmap, Lines, Mark, Plane, Series
+from ordinate.plots.pictures import Axis, Heatmap, Lines, Mark, Plane, Series, Style
 
 EXAMPLES = [
     ("sinusoidal", "codes"), ("sinusoidal", "channels"), ("sinusoidal", "profile"), ("rope", "rotation"),
@@ -208,3 +209,38 @@ def test_a_short_logarithmic_axis_has_whole_numbers(values, expected):
     panel = Lines(Axis("tokens", log=True), Axis("loss"), (Series("s", x, x),))
     axis = plots.figure_of(plots.Picture("k", "s", "t", (panel,)), "plotly").layout.xaxis
     assert (list(axis.ticktext) if axis.ticktext else None) == expected
+
+
+def test_a_series_has_its_own_style_a_band_and_a_cross_where_it_ends():
+    x = torch.tensor([64.0, 128.0, 256.0], dtype=torch.float64)
+    series = Series(
+        "learned",
+        x,
+        x / 64,
+        low=x / 128,
+        high=x / 32,
+        style=Style("#009e73", 1, 2),
+        end="refused from 512",
+    )
+    axis = Axis("tokens", log=True, limits=(32, 512), ticks=(64, 256))
+    picture = plots.Picture("k", "", "only a title", (Lines(axis, Axis("loss"), (series,)),))
+
+    figure = plots.figure_of(picture)
+    (axes,) = figure.axes
+    line, cross = axes.get_lines()
+    assert (line.get_color(), line.get_linestyle(), line.get_marker()) == ("#009e73", "--", "^")
+    assert line.get_label() == "learned (refused from 512)"
+    assert (cross.get_marker(), cross.get_xdata().tolist()) == ("x", [256.0])
+    assert axes.get_xlim() == (32, 512)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "256"]
+    assert figure.get_suptitle() == "only a title"
+
+    drawn = plots.figure_of(picture, "plotly")
+    line, band, cross = drawn.data
+    assert (line.line.color, line.line.dash, line.marker.symbol) == ("#009e73", "dash", "triangle-up")
+    assert line.name == "learned (refused from 512)"
+    assert line.text[0] == "1 ± 0.75"
+    assert list(band.y) == [2.0, 4.0, 8.0, 2.0, 1.0, 0.5]
+    assert (cross.marker.symbol, list(cross.x)) == ("x-thin", [256.0])
+    assert drawn.layout.xaxis.range == pytest.approx((5 * math.log10(2), 9 * math.log10(2)))
+    assert drawn.layout.xaxis.ticktext == ("64", "256")
