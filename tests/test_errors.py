@@ -517,11 +517,7 @@ def test_every_raise_in_the_source_is_reached_by_a_case_above(refusals):
 
 
 # Whose refusals are sentences without fields so far.
-WITHOUT_FIELDS = (
-    "__init__", "angles", "attending", "bias", "caches", "checks", "embed", "encoding", "extras", "gpu", "hf/patching",
-    "hf/streaming", "kernels", "lab/report", "memory", "numerics", "operators", "positions", "private", "rotate",
-    "scaling", "tracing", "web",
-)  # fmt: skip
+WITHOUT_FIELDS = ()
 
 
 def test_every_refusal_has_its_fields_and_a_chinese_sentence_with_the_same_facts(refusals):

@@ -220,6 +220,9 @@ def example_specs(head_dim: int = 64) -> dict[str, str]:
 
 _ALIASES = {"nope": "none"}
 
+#: The rule by which a command tells that the name of an encoding was refused.
+UNKNOWN_ENCODING = "unknown encoding {name} in spec {spec}{hint}"
+
 #: The most numbers a table made from a spec may hold: 1 GiB in float32. Call the class to make a larger one.
 LARGEST_TABLE = 2**28
 
@@ -315,9 +318,8 @@ def _parse_part(text: str, spec: str) -> tuple[Entry, dict[str, Any]]:
     name = name.strip().lower()
     entry = catalog.get(_ALIASES.get(name, name))
     if entry is None:
-        rule = "unknown encoding {name} in spec {spec}{hint}"
         hint = nearest(name, catalog)
-        raise refused("", rule, name=quoted(name), spec=quoted(spec), hint=hint)
+        raise refused("", UNKNOWN_ENCODING, name=quoted(name), spec=quoted(spec), hint=hint)
     options = {}
     for option in split(listed, spec) if listed.strip() else []:
         key, equals, value = (part.strip() for part in option.partition("="))

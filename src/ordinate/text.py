@@ -1,4 +1,4 @@
-"""`Text`: a sentence that carries its template and the facts in it, so that it can be said in another language."""
+"""`Text`: a sentence that carries its template and its facts, so that it can be translated."""
 
 from __future__ import annotations
 

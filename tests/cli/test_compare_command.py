@@ -537,12 +537,12 @@ def test_of_several_processes_the_first_speaks_and_another_only_if_it_is_left(ca
         raise SystemExit(143)  # as torchrun ends it, once the first has spoken
 
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(command, "_let_the_first_speak", ended)
+    monkeypatch.setattr(command, "_let_rank_0_exit", ended)
     with pytest.raises(SystemExit):
         compare("ropee")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
-    monkeypatch.setattr(command, "_let_the_first_speak", lambda: None)
+    monkeypatch.setattr(command, "_let_rank_0_exit", lambda: None)
     assert compare("ropee") == 2
     assert capsys.readouterr().err.startswith("process 1: unknown encoding 'ropee'")
 

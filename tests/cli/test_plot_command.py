@@ -81,7 +81,7 @@ MISUSE = [
     ("plot rope --kind wavelengths --factor 8 -o a.png", "--factor must be left out for wavelengths", "ordinate plot --help"),
     ("plot rope --positions 9999 -o a.png", "--positions must be at most 4096, got 9999", "ordinate plot --help"),
     ("plot rope --dim 63 -o a.png", "--dim must be even", "ordinate plot --help"),
-    ("plot learned --kind profile --at 5000 -o a.png", "positions must be in 0 … 4095", "ordinate plot --help"),
+    ("plot learned --kind profile --at 5000 -o a.png", "--at must be in 0 … 4095", "ordinate plot --help"),
     ("plot rope --kind attention --text '' -o a.png", "--text must have 2 to 16 words, got 0", "ordinate plot --help"),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ import ordinate
 from ordinate import cli
 from ordinate.cli import verify as command
 from ordinate.cli.app import run
-from ordinate.cli.render import together
+from ordinate.cli.verify_tables import shortened
 from ordinate.entries import example_specs
 from ordinate.verification.properties import PROPERTIES
 from ordinate.verification.report import Status
@@ -243,12 +243,12 @@ def test_progress_is_shown_to_a_terminal_only_and_on_stderr(capsys, monkeypatch)
 
 def test_names_are_brief_but_can_be_undone():
     everyone = ["none", "rope", "alibi", "t5", "rope+a", "rope+b", "rope+c"]
-    assert together(everyone, everyone) == "all 7"
-    assert together(everyone[1:], everyone) == "all but none"
-    assert together(["rope", "t5", "rope+a", "rope+b", "rope+c"], everyone[:]) == "all but none, alibi"
-    assert together(["rope", "rope+a", "rope+b", "rope+c"], everyone) == "rope (any scaling)"
-    assert together(["rope", "rope+a"], everyone) == "rope, +a"
-    assert together(["rope+b", "rope+c"], everyone) == "rope+b, +c"
+    assert shortened(everyone, everyone) == "all 7"
+    assert shortened(everyone[1:], everyone) == "all but none"
+    assert shortened(["rope", "t5", "rope+a", "rope+b", "rope+c"], everyone[:]) == "all but none, alibi"
+    assert shortened(["rope", "rope+a", "rope+b", "rope+c"], everyone) == "rope (any scaling)"
+    assert shortened(["rope", "rope+a"], everyone) == "rope, +a"
+    assert shortened(["rope+b", "rope+c"], everyone) == "rope+b, +c"
 
 
 @pytest.mark.plain

@@ -1,1 +1,1 @@
-"""What the library says, in Chinese: each rule of a refusal by its English template."""
+"""Chinese for the sentences of the library, by their English templates."""

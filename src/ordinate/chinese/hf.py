@@ -13,8 +13,6 @@ RULES = {
     "must hold a mapping of settings": "内容必须是由设置组成的映射",
     "must have text for keys": "键必须是文本",
     "must be a family that ordinate reads": "必须是 ordinate 能读取的模型系列",
-    "; if it is built like one of them, say so with family=…": "；如果它的结构与其中一种相同，请用 family=… 指明",
-    "; if it is built like one of them, say so with family=…; did you mean {near}?": "；如果它的结构与其中一种相同，请用 family=… 指明；是否想写 {near}？",
     "must be a model_type that ordinate reads": "必须是 ordinate 能读取的 model_type",
     "{near}": "{near}",
     "must be asked of plan.layers or plan.embeddings where they differ": "在各层或各嵌入不同时，必须从 plan.layers 或 plan.embeddings 中读取",
@@ -83,7 +81,6 @@ RULES = {
     "must hold what JSON can hold": "内容必须能写成 JSON",
     "must be of a kind that a scaling can stand beside, p-RoPE's pairs are spread over the whole head as in no other": "必须是可以与缩放并用的类型；p-RoPE 的通道对分布在整个头上，与其他类型都不同",
     "must be absent or of the method {method}, the model may have been trained with it": "必须省略，或采用 {method} 方法；模型可能就是用它训练的",
-    "; say replace=True to take it away": "；如要去掉它，请用 replace=True",
     "must leave at least 4 channels to turn to change the base": "要改变底数，至少要有 4 个通道参与旋转",
     "attention_factor {given} belonged to the old factor and is left out; the new one's is taken": "attention_factor {given} 属于旧的倍数，已略去；改用新倍数对应的值",
     "must be a file to write": "必须是要写入的文件",
@@ -200,4 +197,6 @@ RULES |= {
     "must be all ones with a streaming cache, which may drop what is masked": (
         "使用流式缓存时必须全为 1，因为缓存可能丢弃被掩盖的内容"
     ),
+    "; if it is built like one of them, say so with {option}{near}": "；如果它的结构与其中之一相同，请用 {option} 指明{near}",
+    "; say {replace} to take it away": "；如要去掉它，请给出 {replace}",
 }

@@ -1,7 +1,6 @@
 """Rules of the lab: comparisons, records, reports."""
 
 RULES = {
-    "must name at least one run": "至少要有一次训练",
     # strict_json
     "must be a file that can be read, got: {reason}": "必须是可以读取的文件：{reason}",
     "must have at most {most} bytes": "不能超过 {most} 字节",

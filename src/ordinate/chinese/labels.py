@@ -60,8 +60,6 @@ LABELS = {
     "the wavelength of each pair": "每对通道的波长",
     "wavelengths under each scaling": "各种缩放下的波长",
     "the slope of each head": "每个头的斜率",
-    "the bucket of each query and key": "每对查询和键的桶",
-    "the row of each query and key": "每对查询和键查的行",
     "what each head adds to the scores": "每个头加到分数上的值",
     "what each head adds, by distance": "每个头加的值随距离的变化",
     "score against distance": "得分随距离的变化",
@@ -73,7 +71,6 @@ LABELS = {
     "left channels turn fast and tell neighbours apart, right ones slowly and tell far places apart":
         "左侧通道变化快，区分相邻位置；右侧通道变化慢，区分远处位置",
     "all layers": "所有层",
-    "wavelengths of the pairs": "各通道对的波长",
     "the scaling is static: it acts at every length, short contexts included":
         "缩放是静态的：对任何长度都起作用，短上下文也不例外",
     "a learned table ends at its last row: a longer input is an error, not a guess":
@@ -119,7 +116,6 @@ LABELS = {
         "各组的模型、数据批次及其顺序、步数都相同。",
     "characters of the sentence": "句子的字符数",
     "characters of a config": "配置的字符数",
-    "config is nested too deeply": "配置嵌套过深",
     "a pair above the line never completes a turn within that length": "线以上的通道对在该长度内转不满一圈",
     # with facts
     "{name} ({end})": "{name}（{end}）",
@@ -169,7 +165,6 @@ LABELS = {
         "线性缩放没有原始长度：max_position_embeddings {context} 是乘以倍数 {factor} 之前还是之后的长度，配置没有说明",
     "attention factor {given} is not YaRN's 0.1 ln({factor}) + 1 = {usual}":
         "注意力系数 {given} 不等于 YaRN 的 0.1 ln({factor}) + 1 = {usual}",
-    "loss at {length}": "{length} 长度的损失",
     "accuracy at {length}": "{length} 长度的准确率",
     "rise at {length}": "{length} 长度的损失上升",
     "last answers at {length}": "{length} 长度末尾答案的准确率",

@@ -18,10 +18,8 @@ RULES = {
     "must hold one comparison": "只能包含一次比较",
     "{name} twice": "两个 {name}",
     "must hold the sweep.json of a comparison": "必须包含一次比较的 sweep.json",
-    "none": "没有",
     "must hold at most {most} records": "最多包含 {most} 个记录文件",
     "must unpack to at most {most} bytes": "解压后不能超过 {most} 字节",
-    "more": "更多",
     "must be installed for the page: {command}": "是网页所必需的，请安装：{command}",
     "must name an address of this machine": "必须是本机的一个地址",
     # show, plot and verify
@@ -50,4 +48,6 @@ RULES = {
     "; it could be {names}": "；可能是 {names}",
     "must be measured in the memory there is, got {setting}, which needs more": "必须能在现有内存中测量，而 {setting} 需要更多",
     "must be one that copy.deepcopy can copy, for copies are measured": "必须能被 copy.deepcopy 复制（测量用的是副本）",
+    "none": "没有",
+    "more": "更多",
 }

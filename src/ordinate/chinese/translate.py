@@ -1,4 +1,4 @@
-"""What the library says, in Chinese: found by the English template, in which the same facts stand."""
+"""Sentences of the library in Chinese, looked up by the English template and filled with the same facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line, one module for each command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..extras import how_to_install
 
 
 def main() -> None:
-    """Run ``ordinate``; without the packages it needs, say which and how to get them."""
+    """Run ``ordinate``; if packages it needs are missing, print their names and how to install them."""
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         print(

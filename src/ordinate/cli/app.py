@@ -5,30 +5,30 @@ from __future__ import annotations
 import codecs
 import errno
 import io
-import itertools
 import os
-import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
 import ordinate
 
+from ..checks import Refusal
 from ..memory import is_out_of_memory
 from . import compare, explore, extend, inspect, plot, report, show, verify
 from . import list as list_
 from .errors import Misuse
 
-# What stands for a sign where a terminal cannot write it; verdicts must still be told apart.
-_PLAIN = {"✓": "+", "✗": "x", "·": ".", "–": "-", "→": ">", "×": "x", "…": "~", "−": "-", "≡": "="}
+# ASCII in place of a sign that a terminal cannot write; every verdict keeps a sign of its own.
+_ASCII = {"✓": "+", "✗": "x", "·": ".", "–": "-", "→": ">", "×": "x", "…": "~", "−": "-", "≡": "="}
 
 
 def _in_plain_signs(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     unwritten = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(sign, "?") for sign in unwritten), error.end
+    return "".join(_ASCII.get(sign, "?") for sign in unwritten), error.end
 
 
 codecs.register_error("ordinate.plain", _in_plain_signs)
@@ -59,15 +59,12 @@ def _root(
     pass
 
 
-list_.register(app)
-compare.register(app)
-report.register(app)
-show.register(app)
-plot.register(app)
-explore.register(app)
-verify.register(app)
-inspect.register(app)
-extend.register(app)
+_COMMANDS: dict[str, Any] = {
+    "list": list_, "compare": compare, "report": report, "show": show, "plot": plot, "explore": explore,
+    "verify": verify, "inspect": inspect, "extend": extend,
+}  # fmt: skip
+for _name, _module in _COMMANDS.items():
+    app.command(_name, epilog=_module.EPILOG)(_module.command)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -80,71 +77,74 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="ordinate.plain")  # a terminal without ✓ is no reason to fail
     try:
         code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="ordinate")
-        sys.stdout.flush()  # so that a reader who left is noticed here
+        sys.stdout.flush()  # so that a closed pipe is noticed here
         return code if isinstance(code, int) else 0
     except (BrokenPipeError, SystemExit) as stopped:
-        # The reader, head or less, has seen enough. Typer and Rich make an exit with status 1 of it.
+        # The reader, head or less, closed the pipe. Typer and Rich make an exit with status 1 of it.
         if isinstance(stopped, SystemExit) and not isinstance(stopped.__context__, BrokenPipeError):
             raise
-        _let_go_of_output()
+        _discard_output()
         return 0
-    except Misuse as misuse:
-        return _refuse(str(misuse), misuse.hint)
+    except Misuse as error:
+        return _refuse(str(error), error.hint)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
             raise
-        _let_go_of_output()
-        sentence = f"standard output must take what is written, got: {error.strerror}"
-        return _refuse(sentence, _hint(arguments))
+        _discard_output()
+        return _refuse(
+            f"standard output must take what is written, got: {error.strerror}", _hint(arguments)
+        )
     except Exception as error:
         if is_out_of_memory(error):
             return _refuse(_too_large(arguments, error), _hint(arguments))
-        # typer ships its own copy of click, or needs it; either way misuse knows its message.
+        # Of typer's own copy of click or of click itself, by version; both have the method.
         if not hasattr(error, "format_message"):
             raise
         return _refuse(_wrong_number(error, arguments) or error.format_message(), _hint(arguments))
 
 
 def _too_large(arguments: Sequence[str], error: Exception) -> str:
-    """Our own sentence where there is one; an allocator's words say nothing to whom gave a size."""
+    """The sentence of an error of ours; the message of an allocator does not name the option."""
     if type(error) is MemoryError and str(error):
         return str(error)
     return f"the sizes must fit into memory, got {shlex.join(arguments)}, which needs more than there is"
 
 
+# Annotation of an option → the function that reads its text, and the rule in words.
+_NUMBERS: dict[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "must be a whole number"), "float": (float, "must be a number"),
+}  # fmt: skip
+
+
 def _wrong_number(error: Exception, arguments: Sequence[str]) -> str | None:
-    """A sentence for an option that is no number, with the value, which typer's own leaves out."""
-    options = getattr(getattr(error, "param", None), "opts", ())
-    wanted = re.search(r"valid (integer|number|float)", str(error))
-    if wanted is None:
-        return None
-    rule = "a whole number" if wanted[1] == "integer" else "a number"
-    words = list(arguments)
-    for option in options:
-        for word, following in itertools.zip_longest(words, words[1:]):
+    """A sentence with the value for an option that is not a number: the parser's own leaves the value out."""
+    parameter, module = getattr(error, "param", None), _COMMANDS.get(_command_in(arguments))
+    annotation = module.command.__annotations__.get(getattr(parameter, "name", ""), "") if module else ""
+    read, rule = _NUMBERS.get(annotation.partition(" ")[0], (str, ""))
+    for option in getattr(parameter, "opts", ()):
+        for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
             given = following if word == option else word.partition(f"{option}=")[2]
-            if given and not _is_number(given, wanted[1]):
-                return f"{option} must be {rule}, got {given!r}"
+            try:
+                read(given or "0")
+            except ValueError:
+                return str(Refusal(option, rule, repr(given)))
     return None
 
 
-def _is_number(text: str, kind: str) -> bool:
-    try:
-        int(text) if kind == "integer" else float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _let_go_of_output() -> None:
-    """Write no more to it, not even when Python ends and empties its buffer."""
+def _discard_output() -> None:
+    """Send standard output to the null device, also what is flushed when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _hint(arguments: Sequence[str]) -> str:
-    commands = [command.name for command in app.registered_commands]
-    first = next((word for word in arguments if not word.startswith("-")), None)
-    return f"ordinate {first} --help" if first in commands else "ordinate --help"
+    command = _command_in(arguments)
+    return f"ordinate {command} --help" if command else "ordinate --help"
+
+
+def _command_in(arguments: Sequence[str]) -> str:
+    """The command that a command line names, or nothing."""
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    return first if first in _COMMANDS else ""
 
 
 def _refuse(sentence: str, hint: str) -> int:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import typer
 
+from ..checks import refusal_of
 from ..extras import how_to_install
-from .errors import Misuse, within_reach
+from .errors import file_errors, misuse, misuse_of
 
-_EPILOG = """Examples:
+_HELP = "ordinate explore --help"
+
+EPILOG = """Examples:
 
 \b
   ordinate explore                      the page, in a browser
@@ -25,12 +28,7 @@ The page answers to this machine alone unless --host says otherwise; it fetches 
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("explore", epilog=_EPILOG)(explore_command)
-
-
-def explore_command(
+def command(
     host: str = typer.Option("127.0.0.1", help="The address to listen at; 0.0.0.0 is every one."),
     port: int | None = typer.Option(None, help="The port to listen at. Default: a free one."),
     language: str = typer.Option("en", help="The language to open in: en or zh."),
@@ -41,16 +39,17 @@ def explore_command(
 ) -> None:
     """Explore encodings on an interactive page: move options, compare two, shuffle a sentence, read a config."""
     if language not in ("en", "zh"):
-        raise Misuse(f"--language must be en or zh, got {language!r}", "ordinate explore --help")
+        raise misuse("--language", "must be en or zh", repr(language), hint=_HELP)
     if port is not None and not 1 <= port <= 65535:
-        raise Misuse(f"--port must be from 1 to 65535, got {port}", "ordinate explore --help")
+        raise misuse("--port", "must be from 1 to 65535", port, hint=_HELP)
     if runs is not None:
-        with within_reach("--runs must be a folder", runs, "ordinate explore --help"):
+        rule = "must be a folder"
+        with file_errors("--runs", rule, runs, _HELP):
             if not runs.is_dir():
-                raise Misuse(f"--runs must be a folder, got {str(runs)!r}", "ordinate explore --help")
+                raise misuse("--runs", rule, repr(str(runs)), hint=_HELP)
     from ..web.serve import serve
 
-    def tell(address: str) -> None:
+    def announce(address: str) -> None:
         print(address, flush=True)
         print("Ctrl+C ends it.", file=sys.stderr)
         if browser:
@@ -59,16 +58,14 @@ def explore_command(
     print("starting …", file=sys.stderr)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            serve(host=host, port=port, language=language, runs=runs, on_ready=tell)
+            serve(host=host, port=port, language=language, runs=runs, on_ready=announce)
     except ModuleNotFoundError as error:
-        raise Misuse(str(error), how_to_install("web")) from None
+        raise misuse_of(error, how_to_install("web")) from None
     except ValueError as error:
-        if not str(error).startswith("host "):
+        if refusal_of(error).argument != "host":
             raise
-        raise Misuse(f"--{error}", "ordinate explore --help") from None
+        raise misuse_of(error, _HELP, {"host": "--host"}) from None
     except OSError as error:
         where = f"{host}:{port}" if port else host
-        raise Misuse(
-            f"--host and --port must be free to listen at, got {where}: {error}",
-            "ordinate explore --help",
-        ) from None
+        rule = "must be free to listen at"
+        raise misuse("--host and --port", rule, f"{where}: {error}", hint=_HELP) from None

@@ -11,18 +11,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..checks import Refusal, refusal_of, short
+from ..checks import refusal_of, short
 from ..hf.config.config_file import config_path
 from ..hf.config.plan import ConfigError
 from ..hf.extension import Extension, extend
 from ..hf.scaling_settings import METHODS
-from .errors import Misuse
-from .facts import facts, mark
+from .errors import errors_as_misuse, misuse
+from .output import print_facts, print_json, print_notes
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
-  ordinate extend config.json --to 32768                   YaRN, into config-32768.json beside it
+  ordinate extend config.json --to 32768                   YaRN, into config-32768.json next to it
   ordinate extend config.json --to 32768 --method dynamic  short contexts stay as they are
   ordinate extend config.json --to 65536 -o long.json      into a file of your own
   ordinate extend path/to/model --to 32768 --in-place      over the model's own config.json
@@ -34,12 +34,13 @@ The file is written whole or not at all, and never over another unless told.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("extend", epilog=_EPILOG)(extend_command)
+_HELP = "ordinate extend --help"
+
+# Argument of the library → option of the command.
+_OPTIONS = {"to": "--to", "method": "--method", "replace=True": "--replace"}
 
 
-def extend_command(
+def command(
     config: Path = typer.Argument(
         metavar="CONFIG", help="A config.json, or a folder with one.", show_default=False
     ),
@@ -59,7 +60,7 @@ def extend_command(
         "--output",
         "-o",
         metavar="FILE",
-        help="Where to write. Default: config-N.json beside the old one.",
+        help="Where to write. Default: config-N.json next to the old one.",
         show_default=False,
     ),
     in_place: bool = typer.Option(False, "--in-place", help="Write over the old config."),
@@ -70,10 +71,10 @@ def extend_command(
     dry_run: bool = typer.Option(False, "--dry-run", help="Write nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON, with the new config."),
 ) -> None:
-    """Write a config with which a rotary model reads longer contexts, and say what that does."""
+    """Write a config with which a rotary model reads longer contexts, and print its effects."""
     if in_place and output is not None:
-        raise Misuse("--in-place and --output must not be given together", "ordinate extend --help")
-    try:
+        raise misuse("--in-place and --output", "must not be given together", hint=_HELP)
+    with errors_as_misuse(_hint, _OPTIONS, errors=(ConfigError,)):
         old = config_path(config)
         found = extend(
             old,
@@ -87,25 +88,24 @@ def extend_command(
         )
         if not dry_run:
             found.save(target, overwrite=in_place or force)
-    except ConfigError as error:
-        raise Misuse(str(error), _hint(refusal_of(error))) from None
     written = None if dry_run else str(target)
     if as_json:
-        print(json.dumps(_to_dict(found, written), indent=2, ensure_ascii=False, default=short))
+        print_json(_to_dict(found, written), default=short)
     else:
         _print(Console(highlight=False), found)
     if written is not None:
         print(f"wrote {written}", file=sys.stderr)
 
 
-def _hint(refusal: Refusal) -> str:
-    if "replace=True" in refusal.advice:
+def _hint(error: Exception) -> str:
+    refusal = refusal_of(error)
+    if "replace" in refusal.facts:
         return "ordinate extend --replace, if you know what the model was trained with"
+    if isinstance(error.__context__, FileExistsError):
+        return "ordinate extend --force writes over it, --output elsewhere"
     if refusal.argument == "original_max_positions":
         return "ordinate extend --from N, the length the model was trained at before any scaling"
-    if refusal.argument == "path" and "must not exist" in refusal.rule:
-        return "ordinate extend --force writes over it, --output elsewhere"
-    return "ordinate extend --help"
+    return _HELP
 
 
 def _to_dict(found: Extension, written: str | None) -> dict:
@@ -127,54 +127,43 @@ def _to_dict(found: Extension, written: str | None) -> dict:
 
 
 def _print(console: Console, found: Extension) -> None:
-    trained = (
-        ""
-        if found.original_max_positions == found.context
-        else f" (trained at {found.original_max_positions})"
-    )
-    head = f"  {found.context} → {found.to} positions by {found.method}{trained}"
+    trained, context = found.original_max_positions, found.context
+    at = "" if trained == context else f" (trained at {trained})"
+    head = f"  {context} → {found.to} positions by {found.method}{at}"
     console.print(Text.assemble((found.before.family, "bold"), head))
-    console.print(Text("\nchanged", style="bold"))
     rows = [(key, f"{_value(old)} → {_value(new)}") for key, (old, new) in found.changed.items()]
-    console.print(facts(console, rows))
-    console.print(Text("\nfrequencies", style="bold"))
-    does = {
+    print_facts(console, rows, "changed")
+    changes = {
         "kept": "as before",
         "blended": "slowed in part, slower pairs more",
         "interpolated": f"slowed {found.slowdown:.4g} times",
     }
-    rows = []
-    for band in found.bands:
-        name = f"pair {band.first}" if band.first == band.last else f"pairs {band.first}–{band.last}"
-        rows.append((name, does[band.fate]))
-    console.print(facts(console, rows))
-    console.print(Text("\nat short context", style="bold"))
-    console.print(facts(console, _cost(found)))
-    for note in found.notes:
-        console.print(mark("·", "dim", note))
-    for warning in found.after.warnings:
-        console.print(mark("!", "bold yellow", warning))
+    rows = [
+        (
+            f"pair {band.first}" if band.first == band.last else f"pairs {band.first}–{band.last}",
+            changes[band.fate],
+        )
+        for band in found.bands
+    ]
+    print_facts(console, rows, "frequencies")
+    print_facts(console, _cost(found), "at short context")
+    print_notes(console, found.notes, found.after.warnings)
 
 
 def _cost(found: Extension) -> list[tuple[str, str]]:
-    cost = found.cost
+    cost, trained = found.cost, found.original_max_positions
     if cost.short_context_kept:
-        return [
-            (
-                "nothing",
-                f"contexts up to {found.original_max_positions} are read as before; "
-                "past that, old keys turn anew at every step",
-            )
-        ]
-    rows = []
-    if cost.logit_factor != 1:
-        rows.append(
-            ("logits", f"of turned channels are multiplied by {cost.logit_factor:.4g}, at every length")
+        change = (
+            f"contexts up to {trained} are read as before; past that, old keys turn anew at every step"
         )
+        return [("nothing", change)]
+    logits = f"of turned channels are multiplied by {cost.logit_factor:.4g}, at every length"
     change = f"change by up to {cost.score_change:.0%} of their largest, at distance {cost.at_distance}"
-    rows.append(("scores", f"of equal vectors {change}"))
-    rows.append(("advice", "keep the old config for short inputs, or fine-tune on both"))
-    return rows
+    return [
+        *([("logits", logits)] if cost.logit_factor != 1 else []),
+        ("scores", f"of equal vectors {change}"),
+        ("advice", "keep the old config for short inputs, or fine-tune on both"),
+    ]
 
 
 def _value(value: object) -> str:

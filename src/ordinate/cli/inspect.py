@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -20,12 +19,12 @@ from ..hf.config.api import from_config
 from ..hf.config.plan import ConfigError
 from ..hf.config.rope_rules import DIALECTS
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
-from .errors import Misuse, about_file
-from .facts import facts, mark
+from .errors import errors_as_misuse, misuse
+from .output import plain_table, print_facts, print_json, print_notes
 
 _HELP = "ordinate inspect --help"
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate inspect config.json                   what a model does with positions, and what is odd
@@ -44,12 +43,7 @@ Exit code: 0 if it could be read, with or without warnings; 2 if not.
 _FATES = {"kept": "green", "blended": "yellow", "interpolated": "magenta", "still": "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("inspect", epilog=_EPILOG)(inspect_command)
-
-
-def inspect_command(
+def command(
     config: Path = typer.Argument(
         metavar="CONFIG", help="A config.json, or a folder with one.", show_default=False
     ),
@@ -69,17 +63,15 @@ def inspect_command(
     ),
 ) -> None:
     """Explain how a model knows the order of its tokens, from its config alone."""
-    try:
+    with errors_as_misuse(_HELP, {"family=…": "--family NAME"}, errors=(ConfigError,)):
         plan = from_config(config, family=family, dialect=dialect)  # type: ignore[arg-type]
-    except ConfigError as error:
-        raise Misuse(str(error).replace("family=…", "--family NAME"), _HELP) from None
     found = diagnose(plan)
     if dialect is not None and not any(group.dialect for group in found.groups):
-        raise Misuse(f"--dialect must be left out where there is no YaRN, got {dialect!r}", _HELP)
+        raise misuse("--dialect", "must be left out where there is no YaRN", repr(dialect), hint=_HELP)
     if plot is not None:
         _draw(found, plot, config.name)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, default=short))
+        print_json(found.to_dict(), default=short)
     else:
         print_diagnosis(Console(highlight=False), found, every_pair=every_pair, read=read)
 
@@ -90,79 +82,51 @@ def print_diagnosis(
     """Everything found, the most important first."""
     count = "1 layer" if found.layers == 1 else f"{found.layers} layers"
     console.print(Text.assemble((found.family, "bold"), f"  {found.model_type} · {count}"))
-    console.print(facts(console, [("context", _context(found))]))
-    if found.embeddings:
-        rows = [(_embedding_title(stack, found), text) for stack, text in found.embeddings.items()]
-        console.print(facts(console, rows))
+    codes = "{} codes" if len(found.embeddings) > 1 else "codes"
+    embeddings = [(codes.format(stack), text) for stack, text in found.embeddings.items()]
+    print_facts(console, [("context", _context(found)), *embeddings])
     for group in found.groups:
-        console.print(Text(f"\n{group.title}", style="bold"))
-        console.print(facts(console, _group_facts(group)))
+        print_facts(console, _group_facts(group), group.title)
         if group.pairs:
             console.print(_pair_table(console, group, every_pair))
-    for note in found.notes:
-        console.print(mark("·", "dim", note))
-    for warning in found.warnings:
-        console.print(mark("!", "bold yellow", warning))
+    print_notes(console, found.notes, found.warnings)
     if read:
-        console.print(Text("\nread", style="bold"))
         rows = [(reading.key, f"{short(reading.value)}  {reading.meaning}") for reading in found.read]
-        console.print(facts(console, rows))
+        print_facts(console, rows, "read")
 
 
 def _context(found: Diagnosis) -> str:
-    if found.effective_context is None:
+    trained, context = found.original_max_positions, found.effective_context
+    if context is None:
         return "no limit in the config"
-    trained = found.original_max_positions
-    text = f"{found.effective_context} positions"
-    return (
-        text
-        if trained in (None, found.effective_context)
-        else f"{text}, frequencies trained at {trained}"
+    return f"{context} positions" + (
+        "" if trained in (None, context) else f", frequencies trained at {trained}"
     )
 
 
-def _embedding_title(stack: str, found: Diagnosis) -> str:
-    return f"{stack} codes" if len(found.embeddings) > 1 else "codes"
-
-
 def _group_facts(group: Group) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    if group.base is None:
-        rows.append(("encoding", group.encoding))
-    else:
-        rows.append(
-            (
-                "rotation",
-                f"base {group.base:.10g}, {group.layout} layout, {group.channels} channels turn",
-            )
-        )
-        rows.append(("scaling", _scaling(group)))
-        rows.append(("attention", _factors(group)))
     mask = "causal" if group.causal else "both directions"
-    if group.window is not None:
-        mask += f", window {group.window}"
-    if group.chunk is not None:
-        mask += f", chunks of {group.chunk}"
-    rows.append(("mask", mask))
+    mask += "" if group.window is None else f", window {group.window}"
+    mask += "" if group.chunk is None else f", chunks of {group.chunk}"
+    softmax = f"scale {group.softmax_scale:.6g}"
     if group.base is None:
-        rows.append(("softmax", f"scale {group.softmax_scale:.6g}"))
-    return rows
-
-
-def _scaling(group: Group) -> str:
-    text = group.scaling or "none"
-    return f"{text}, {group.dialect} dialect" if group.dialect else text
+        return [("encoding", group.encoding), ("mask", mask), ("softmax", softmax)]
+    dialect = f", {group.dialect} dialect" if group.dialect else ""
+    return [
+        ("rotation", f"base {group.base:.10g}, {group.layout} layout, {group.channels} channels turn"),
+        ("scaling", f"{group.scaling or 'none'}{dialect}"),
+        ("attention", _factors(group)),
+        ("mask", mask),
+    ]
 
 
 def _factors(group: Group) -> str:
     factor = 1.0 if group.attention_factor is None else group.attention_factor
-    cos = "factor 1 on cos and sin"
-    if factor != 1:
-        cos = f"factor {factor:.6g} on cos and sin (logits of turned channels x {factor**2:.6g})"
-    scale = f"softmax scale {group.softmax_scale:.6g}"
+    logits = f" (logits of turned channels x {factor**2:.6g})" if factor != 1 else ""
+    text = f"factor {factor:.6g} on cos and sin{logits}; softmax scale {group.softmax_scale:.6g}"
     if group.logit_factor != 1:
-        scale += f", in which {group.logit_factor:.6g} from mscale_all_dim, on the whole head"
-    return f"{cos}; {scale}"
+        text += f", in which {group.logit_factor:.6g} from mscale_all_dim, on the whole head"
+    return text
 
 
 _COLUMNS = ("pair", "wavelength", "scaled", "turns")
@@ -170,7 +134,7 @@ _COLUMNS = ("pair", "wavelength", "scaled", "turns")
 
 def _pair_table(console: Console, group: Group, every_pair: bool) -> Table | Stack:
     """Every pair, or the first and the last of each band with dots between; stacked where it is too wide."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = plain_table(2)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -217,12 +181,10 @@ def _draw(found: Diagnosis, path: Path, subject: str) -> None:
     from ..plots.api import save_picture
 
     try:
-        save_picture(picture_of(found, subject), path)
+        with errors_as_misuse(_HELP, {"path": "--plot"}, errors=(ValueError, OSError)):
+            save_picture(picture_of(found, subject), path)
         print(f"wrote {path}", file=sys.stderr)
-    except (ValueError, OSError) as error:
-        raise Misuse(about_file("--plot", error), _HELP) from None
     except ImportError as error:
-        raise Misuse(
-            f"--plot needs {error.name or 'matplotlib'}, not installed here.",
-            how_to_install("plot"),
-        ) from None
+        hint, package = how_to_install("plot"), error.name or "matplotlib"
+        rule = "needs {package}, not installed here."
+        raise misuse("--plot", rule, hint=hint, package=package) from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -11,8 +9,9 @@ from rich.text import Text
 
 from ..entries import catalog
 from ..entry import Entry
+from .output import plain_table, print_json
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate list                  every encoding and scaling
@@ -32,17 +31,12 @@ _PLACES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("list", epilog=_EPILOG)(list_command)
-
-
-def list_command(
+def command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the catalog: names, where each acts, learned or fixed, year and paper, who uses it."""
     if as_json:
-        print(json.dumps([_as_dict(entry) for entry in catalog.values()], indent=2, ensure_ascii=False))
+        print_json([_as_dict(entry) for entry in catalog.values()])
         return
     console = Console(highlight=False)
     encodings = [entry for entry in catalog.values() if not entry.is_scaling]
@@ -73,7 +67,7 @@ def _as_dict(entry: Entry) -> dict[str, object]:
 
 
 def _table(title: str, entries: list[Entry]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table = plain_table()
     table.add_column(Text(title, style="bold"), no_wrap=True)
     table.add_column("acts on", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,15 +10,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..checks import refusal_of
 from ..extras import how_to_install
 from ..plots.api import check_path, picture, save_picture
 from ..plots.kinds import KINDS
 from ..setting import PICTURE_OPTIONS, Setting
-from .errors import Misuse, about_file, in_options
+from .errors import errors_as_misuse, hint_of_spec, misuse, options_in
+from .output import print_json
 
 _HELP = "ordinate plot --help"
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate plot rope -o rope.png                                 the picture that says most
@@ -34,18 +35,14 @@ _EPILOG = """Examples:
 """
 
 _OPTIONS = {
+    "path": "--output",
     "head_dim": "--dim",
     "d_model": "--dim",
     **{name: f"--{name.replace('_', '-')}" for name in PICTURE_OPTIONS},
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("plot", epilog=_EPILOG)(plot_command)
-
-
-def plot_command(
+def command(
     name: str | None = typer.Argument(
         None, metavar="NAME", help="An encoding, as in ordinate.create.", show_default=False
     ),
@@ -75,12 +72,12 @@ def plot_command(
         _print_list()
         return
     if name is None:
-        raise Misuse("NAME must be an encoding to draw, got none", "ordinate list")
+        raise misuse("NAME", "must be an encoding to draw", "none", hint="ordinate list")
     if output is None and not as_json:
-        raise Misuse(
-            "--output must be a file to draw into, got none", f"ordinate plot {name} -o {name}.png"
-        )
-    try:
+        hint = f"ordinate plot {name} -o {name}.png"
+        raise misuse("--output", "must be a file to draw into", "none", hint=hint)
+    errors = (ValueError, TypeError, ModuleNotFoundError, OSError)
+    with errors_as_misuse(_hint, _OPTIONS, options_in(name), errors):
         if output is not None:
             check_path(output)
         picked = {
@@ -96,18 +93,16 @@ def plot_command(
         if output is not None:
             save_picture(drawn, output)
             print(f"wrote {output}: {drawn.subject}, {drawn.title}", file=sys.stderr)
-    except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
-        sentence = in_options(about_file("--output", error), _OPTIONS, name)
-        raise Misuse(sentence, _hint(error)) from None
     if as_json:
-        print(json.dumps(drawn.to_dict(), ensure_ascii=False))
+        print_json(drawn.to_dict(), indent=None)
 
 
 def _check_used(given: Iterable[str], kind: str) -> None:
-    """Nothing that was asked for is dropped without a word."""
+    """Refuse an option that the kind of picture does not use."""
     for option in given:
         if option != KINDS[kind].picks:
-            raise Misuse(f"--{option} must be left out for {kind}, which has no use for it", _HELP)
+            rule = "must be left out for {kind}, which has no use for it"
+            raise misuse(f"--{option}", rule, hint=_HELP, kind=kind)
 
 
 def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
@@ -116,15 +111,15 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise Misuse(f"{name} must be numbers with commas, got {text!r}", _HELP) from None
+        raise misuse(name, "must be numbers with commas", repr(text), hint=_HELP) from None
 
 
 def _hint(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return how_to_install("plot")
-    if "unknown encoding" in str(error):
-        return "ordinate list"
-    return "ordinate plot --list" if "kind" in str(error) else _HELP
+    refusal = refusal_of(error)
+    about_kind = "kind" in (refusal.argument, *refusal.facts)
+    return "ordinate plot --list" if about_kind else hint_of_spec(_HELP)(error)
 
 
 def _print_list() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -20,9 +20,10 @@ from ..lab.report.api import Report, read_report, write_report
 from ..lab.report.gather import NothingToReport
 from ..lab.report.summary import Arm, Summary
 from ..lab.report.table import Column
-from .errors import Misuse, within_reach
+from .errors import file_errors, misuse, misuse_of
+from .output import plain_table
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate report runs/demo                     write report.html, report.md, report.json, figures/*.png
@@ -41,12 +42,7 @@ _OF_TEXT = ("stretch", "rise", "in_length_loss", "gain")
 _OF_TASKS = ("stretch", "accuracy", "in_length_accuracy")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("report", epilog=_EPILOG)(report_command)
-
-
-def report_command(
+def command(
     directory: Path = typer.Argument(
         metavar="DIR", help="Of a comparison: what ordinate compare --out was given.", show_default=False
     ),
@@ -64,31 +60,30 @@ def report_command(
 
 
 def make_report(directory: Path, *, write: bool = True) -> Report:
-    """Read a comparison's records, and write its report beside them."""
+    """Read a comparison's records, and write its report next to them."""
     hint = "ordinate compare --out runs/demo makes one"
-    with within_reach("DIR must be the folder of a comparison", directory, hint):
+    rule = "must be the folder of a comparison"
+    with file_errors("DIR", rule, directory, hint):
         if not directory.is_dir():
             if (directory.parent / "sweep.json").is_file():
                 hint = f"ordinate report {shlex.quote(str(directory.parent))}"
-            what = "no folder" if directory.exists() else "not there"
-            raise Misuse(
-                f"DIR must be the folder of a comparison, got {directory}, which is {what}", hint
-            )
+            state = "no folder" if directory.exists() else "not there"
+            raise misuse("DIR", rule, f"{directory}, which is {state}", hint=hint)
     try:
         return write_report(directory) if write else read_report(directory)
     except NothingToReport as nothing:
         again = f"ordinate compare --resume --out {shlex.quote(str(directory))}"
-        raise Misuse(str(nothing), DIVERGED if nothing.all_diverged else again) from None
+        raise misuse_of(nothing, DIVERGED if nothing.all_diverged else again) from None
     except (FileNotFoundError, ValueError) as error:
-        raise Misuse(str(error), "ordinate compare --help") from None
+        raise misuse_of(error, "ordinate compare --help") from None
     except ModuleNotFoundError as missing:
         refusal = refusal_of(missing)
-        raise Misuse(str(replace(refusal, advice="")), str(refusal.facts["command"])) from None
+        command = refusal.facts.get("command", "")
+        raise misuse_of(dataclasses.replace(refusal, advice=""), str(command)) from None
     except OSError as error:
-        raise Misuse(
-            f"the report of {directory} cannot be written: {error.strerror or error}",
-            f"ordinate report {directory} --json writes nothing",
-        ) from None
+        rule, hint = "cannot be written: {reason}", f"ordinate report {directory} --json writes nothing"
+        reason = error.strerror or error
+        raise misuse(f"the report of {directory}", rule, hint=hint, reason=reason) from None
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -107,7 +102,7 @@ def print_report(console: Console, report: Report) -> None:
 
 def _table(summary: Summary, columns: list[Column]) -> Table:
     """As wide as its numbers need: titles are broken over lines, and numbers are not."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = plain_table(2)
     table.add_column("encoding", no_wrap=bool(columns), overflow="fold")
     arms = summary.all_arms
     for column in columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import typer
@@ -11,9 +10,10 @@ from rich.text import Text
 
 from ..walkthrough.api import show
 from ..walkthrough.walk import Walk, tables
-from .errors import Misuse, in_options
+from .errors import errors_as_misuse, hint_of_spec, options_in
+from .output import print_json
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate show rope                          pairs, angles, rotation, norms, m - n
@@ -38,15 +38,10 @@ _OPTIONS = {
     "train_length": "--train-length",
 }
 
-_TALL = 64  # lines of a table on a terminal; a file or a reader gets all
+_MOST_LINES = 64  # of a table on a terminal; a file or a pipe gets all
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("show", epilog=_EPILOG)(show_command)
-
-
-def show_command(
+def command(
     name: str = typer.Argument(
         metavar="NAME", help="An encoding, as in ordinate.create.", show_default=False
     ),
@@ -58,15 +53,12 @@ def show_command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, every number unrounded."),
 ) -> None:
     """Show the formula of an encoding and its computation step by step, with real numbers."""
-    try:
+    with errors_as_misuse(hint_of_spec("ordinate show --help"), _OPTIONS, options_in(name)):
         walk = show(
             name, position=position, dim=dim, heads=heads, length=length, train_length=train_length
         )
-    except (ValueError, TypeError) as error:
-        hint = "ordinate list" if "unknown encoding" in str(error) else "ordinate show --help"
-        raise Misuse(in_options(str(error), _OPTIONS, name), hint) from None
     if as_json:
-        print(json.dumps(walk.to_dict(), indent=2, ensure_ascii=False))
+        print_json(walk.to_dict())
     else:
         _print(walk)
 
@@ -84,7 +76,7 @@ def _print(walk: Walk) -> None:
             for table in tables(step, width=console.width)
             for index, line in enumerate(table)
         ]
-        shown = _TALL if console.file.isatty() else len(lines)
+        shown = _MOST_LINES if console.file.isatty() else len(lines)
         for text in lines[:shown]:
             console.print(text, soft_wrap=True)
         if lines[shown:]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,18 +12,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from ..checks import check_at_most, check_positive_int
+from ..checks import check_at_most, check_size, refusal_of
 from ..encoding import PositionEncoding
 from ..entries import create, example_specs, parse
 from ..verification.api import select, verify
 from ..verification.properties import PROPERTIES, Property
 from ..verification.report import VerifyReport
-from .errors import Misuse, in_options
-from .render import print_one, print_several
+from .errors import errors_as_misuse, hint_of_spec, options_in
+from .output import print_json
+from .verify_tables import print_one, print_several
 
-_HELP = "ordinate verify --help"
+_HELP, _LIST = "ordinate verify --help", "ordinate verify --list"
 
-_EPILOG = """Examples:
+EPILOG = """Examples:
 
 \b
   ordinate verify                                    every encoding of the catalog
@@ -45,12 +45,7 @@ _LARGEST = {"--head-dim": 1024, "--heads": 1024, "--d-model": 2**14, "--train-le
 _LARGEST_TABLE = 2**26  # numbers, half a gigabyte in float64
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("verify", epilog=_EPILOG)(verify_command)
-
-
-def verify_command(
+def command(
     names: list[str] | None = typer.Argument(
         None,
         metavar="NAME",
@@ -83,7 +78,8 @@ def verify_command(
     if listed:
         _print_list(head_dim)
         return
-    chosen = _select(properties)
+    with errors_as_misuse(_LIST):
+        chosen = select(properties or None)
     encodings = _create_all(
         names, d_model=width, num_heads=heads, head_dim=head_dim, max_positions=train_length
     )
@@ -98,50 +94,37 @@ def verify_command(
     ]  # fmt: skip
     ok = all(report.ok for report in reports)
     if as_json:
-        print(json.dumps({"ok": ok, "encodings": [report.to_dict() for report in reports]}, indent=2))
+        print_json({"ok": ok, "encodings": [report.to_dict() for report in reports]})
     else:
         _print(reports, chosen, time.perf_counter() - started)
     raise typer.Exit(0 if ok else 1)
 
 
 def _check_sizes(head_dim: int, heads: int, d_model: int | None, train_length: int) -> None:
-    options = {
-        "--head-dim": head_dim,
-        "--heads": heads,
-        "--d-model": d_model,
-        "--train-length": train_length,
-    }
-    try:
-        for name, size in options.items():
+    sizes = (head_dim, heads, d_model, train_length)
+    with errors_as_misuse(_HELP):
+        for (option, most), size in zip(_LARGEST.items(), sizes, strict=True):
             if size is not None:
-                check_positive_int(name, size)
-                check_at_most(name, size, _LARGEST[name])
+                check_size(option, size, most=most)
         check_at_most("--heads times --head-dim", heads * head_dim, _LARGEST["--d-model"])
-    except ValueError as error:
-        raise Misuse(str(error), _HELP) from None
-
-
-def _select(properties: list[str] | None) -> list[Property]:
-    try:
-        return select(properties or None)
-    except ValueError as error:
-        raise Misuse(str(error), "ordinate verify --list") from None
 
 
 def _create_all(names: list[str] | None, **sizes: int) -> list[tuple[str, PositionEncoding]]:
-    """Every encoding asked for, before anything is measured; bare names stand for their examples."""
+    """Every encoding asked for, made before anything is measured; a bare name is measured as its example."""
     examples = example_specs(sizes["head_dim"])
     created = []
     torch.manual_seed(0)  # learned tables, and so their figures, are the same every time
     for name in names or examples:
         spec = examples.get(name) or examples.get(f"rope+{name}") or name
-        try:
+        with errors_as_misuse(_hint, _OPTIONS, options_in(spec)):
             _check_tables(spec, sizes)
             created.append((name, create(spec, **sizes)))
-        except (ValueError, TypeError) as error:
-            hint = "ordinate verify --list" if "unknown" in str(error) else _HELP
-            raise Misuse(in_options(str(error), _OPTIONS, spec), hint) from None
     return created
+
+
+def _hint(error: Exception) -> str:
+    about_option = "option" in refusal_of(error).facts
+    return _LIST if about_option or hint_of_spec(_HELP)(error) != _HELP else _HELP
 
 
 def _check_tables(spec: str, sizes: dict[str, int]) -> None:
@@ -151,14 +134,15 @@ def _check_tables(spec: str, sizes: dict[str, int]) -> None:
         check_at_most(f"numbers in the table of {entry.name}", numbers, _LARGEST_TABLE)
         if entry.hook == "bias":  # which is followed over all of the training length
             keys = sizes["max_positions"] * sizes["num_heads"] * sizes["head_dim"]
-            rule = f"--train-length times --heads times --head-dim, for {entry.name},"
-            check_at_most(rule, keys, _LARGEST_TABLE)
+            check_at_most(
+                f"--train-length times --heads times --head-dim, for {entry.name},", keys, _LARGEST_TABLE
+            )
 
 
 def _with_progress(
     encodings: list[tuple[str, PositionEncoding]],
 ) -> Iterator[tuple[str, PositionEncoding]]:
-    """The same, with a bar on the error stream while somebody watches it."""
+    """The same, with a progress bar on a terminal."""
     columns = (TextColumn("measuring {task.description:<17}"), BarColumn(), MofNCompleteColumn())
     shown = sys.stderr.isatty() and len(encodings) > 1
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:

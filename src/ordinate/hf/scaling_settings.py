@@ -49,8 +49,9 @@ def scaling_now(
             "must be absent or of the method {method}, the model may have been trained with it",
             short(kind),
             error=ConfigError,
-            advice="; say replace=True to take it away",
+            advice="; say {replace} to take it away",
             method=method,
+            replace=Text("replace=True"),
         )
     return dict(part)
 

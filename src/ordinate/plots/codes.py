@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import check_within
 from ..encoding import PositionEncoding
 from ..setting import Setting
 from ..text import Text, joined
@@ -43,7 +44,11 @@ def channels(encoding: PositionEncoding, setting: Setting, subject: str) -> Pict
 
 def profile(encoding: PositionEncoding, setting: Setting, subject: str) -> Picture:
     """The code of a few positions across all channels."""
-    matrix = _codes(encoding, setting, torch.tensor(setting.at))
+    positions, bound = torch.tensor(setting.at), encoding.max_positions
+    if bound is not None:
+        rule = "must be in 0 … {last} (max_positions={bound})"
+        check_within("at", positions, 0, bound - 1, rule, last=bound - 1, bound=bound)
+    matrix = _codes(encoding, setting, positions)
     places = torch.arange(matrix.shape[1])
     series = tuple(
         Series(Text("position {place}", place=place), places, row)

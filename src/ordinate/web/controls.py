@@ -1,4 +1,4 @@
-"""The options a visitor can move, and the spec they make."""
+"""The controls for the options of an encoding, and the spec that their values make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..checks import refused
 from ..entries import catalog
 from ..entry import Option
 
-#: In place of a name: the visitor types a whole spec.
+#: The choice under which the visitor types a spec, in place of the name of an encoding.
 OWN = "spec"
 
 #: The longest spec that can be typed.
@@ -43,7 +43,7 @@ _FACTOR = Control("factor", 4.0, 1, 64, 0.5)
 
 
 def names() -> list[str]:
-    """What can be chosen: every encoding of the catalog, and a spec of one's own."""
+    """What can be chosen: every encoding of the catalog, and a spec that the visitor types."""
     return [*(entry.name for entry in catalog.values() if not entry.is_scaling), OWN]
 
 
@@ -110,7 +110,7 @@ def defaults_of(encoding: str) -> dict[str, Any]:
 
 
 def spec_of(encoding: str, typed: str, values: Mapping[str, Any]) -> str:
-    """The spec of a choice and its options, those left at the library's defaults unsaid.
+    """The spec of a choice and its options; options at the library's defaults are left out.
 
     Example:
         >>> spec_of("rope", "", {"log_base": 6, "layout": "half", "scaling": "yarn", "factor": 16})

@@ -35,7 +35,7 @@ def encodings_tab(components: Components, choice: Any) -> list[Redraw]:
 def _size(components: Components, name: str) -> Any:
     (low, high), value = answers.LIMITS[name], answers.DEFAULTS[name]
     common: dict[str, Any] = {"value": value, "elem_id": f"size-{name}", "min_width": 150}
-    if high > 10_000:  # too wide for a slider; what is typed is checked with the rest
+    if high > 10_000:  # too wide for a slider; `answers` checks the number like the other sizes
         return components.add(gr.Number, name, precision=None, **common)
     return components.add(gr.Slider, name, low, high, step=1, **common)
 

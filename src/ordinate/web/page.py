@@ -47,7 +47,7 @@ def build(language: str = "en", runs: Path | None = None) -> gr.Blocks:
                 config = config_tab(components, choice)
             with components.tab("tab_lab"):
                 report = report_tab(components, choice, runs)
-        # Labels first, then the figures, each from what its controls say now.
+        # Labels first, then the figures, each from the present values of its controls.
         choice.input(
             components.in_language, choice, components.labelled, api_name=False, show_progress="hidden"
         )

@@ -1,4 +1,4 @@
-"""The records of a comparison out of an archive a visitor sends: only the files that are records, and not too many."""
+"""Unpack the records of a comparison from an archive that a visitor sends: no other files, and not too many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RECORD = re.compile(
 )
 
 
-# What reading a damaged archive raises: of its own structure, and of each way it may be compressed (bzip2: OSError).
+# Errors of reading a damaged archive: of its structure, and of each kind of compression (bzip2: OSError).
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError,
     UnicodeError, OverflowError, struct.error,

@@ -1,4 +1,4 @@
-"""The page's own texts in English and Chinese; what the library says is translated by `ordinate.chinese`."""
+"""The texts of the page in English and Chinese; `ordinate.chinese` translates the sentences of the library."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def say(sentence: str, language: str) -> str:
 
 
 def refusal_text(reason: Refusal | BaseException, language: str) -> str:
-    """One line that says why the page refuses, with the controls called as the page calls them."""
+    """The reason of a refusal on one line, with the labels of controls in the place of arguments."""
     refusal = reason if isinstance(reason, Refusal) else refusal_of(reason)
     if language == "zh":
         names = {name: chinese for name, (_, chinese) in TEXTS.items()}

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from ...checks import nearest, refused, short
+from ...checks import nearest, one_of, refused, short
+from ...text import Text
 from .config_file import check_settings, load
 from .families.family import Family
 from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
@@ -117,12 +118,10 @@ def text_settings(
     # An unknown name is often a new family and no typing mistake: only a very similar one is suggested.
     word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
     close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
-    advice = "; if it is built like one of them, say so with family=…"
-    if close:
-        advice = "; if it is built like one of them, say so with family=…; did you mean {near}?"
     raise refused(
-        f"{path}model_type", _KNOWN_FAMILY, short(model_type),
-        error=ConfigError, advice=advice, near="".join(map(repr, close)),
+        f"{path}model_type", _KNOWN_FAMILY, short(model_type), error=ConfigError,
+        advice="; if it is built like one of them, say so with {option}{near}", option=Text("family=…"),
+        near=Text("; did you mean {names}?", names=one_of(close)) if close else "",
     )  # fmt: skip
 
 

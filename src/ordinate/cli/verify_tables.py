@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..verification.properties import Property
 from ..verification.report import Status, VerifyReport, VerifyResult, figure_of
+from .output import plain_table
 
 _STYLES = {
     Status.HOLDS: "green",
@@ -19,7 +20,7 @@ _STYLES = {
     Status.NOT_APPLICABLE: "dim",
 }
 
-# Of these a range says enough; counts are each their own.
+# Figures of these units are printed as a range; counts are printed one by one.
 _SPANNABLE = ("relative", "logits", "distance")
 
 
@@ -35,39 +36,36 @@ def print_one(console: Console, report: VerifyReport) -> None:
     if skipped:
         names = ", ".join(result.name for result in skipped)
         console.print(Text(f"\n– does not apply: {names}", style="dim"))
-    _print_legend(console)
-    _print_notes(console, report.notes)
+    _print_legend_and_notes(console, report.notes)
 
 
 def print_several(console: Console, reports: Sequence[VerifyReport], chosen: Sequence[Property]) -> None:
-    """Several encodings: the figures property by property, then who has what."""
+    """Several encodings: the figures property by property, then a table of encodings and properties."""
     console.print(Text(f"{len(reports)} encodings · {reports[0].setting}", style="dim"))
     note = "learned tables as they are initialised; float64 where no other type is named"
     console.print(Text(note, style="dim"))
     names = [report.name for report in reports]
     for item in chosen:
-        title = Text.assemble((f"\n{item.name}", "bold"), (f"  {item.meaning}", "dim"))
-        console.print(title)
+        console.print(Text.assemble((f"\n{item.name}", "bold"), (f"  {item.meaning}", "dim")))
         table = _grid(24)
-        for status in (Status.FAILS, Status.HOLDS, Status.NOT_CLAIMED):
-            for group in _groups(reports, item.name, status):
-                who = together([name for name, _ in group], names)
-                table.add_row(_mark(status), who, _figure([result for _, result in group]))
-        if not table.rows:  # only then is it worth a line to whom it does not apply
-            for group in _groups(reports, item.name, Status.NOT_APPLICABLE):
-                who = together([name for name, _ in group], names)
-                table.add_row(_mark(Status.NOT_APPLICABLE), who, _figure([group[0][1]]))
+        judged = (Status.FAILS, Status.HOLDS, Status.NOT_CLAIMED)
+        groups = [group for status in judged for group in _groups(reports, item.name, status)]
+        # Encodings that a property does not apply to are listed only where it applies to none.
+        for group in groups or _groups(reports, item.name, Status.NOT_APPLICABLE):
+            results = [result for _, result in group]
+            encodings = shortened([name for name, _ in group], names)
+            table.add_row(_mark(results[0].status), encodings, _figure(results))
         console.print(table)
     console.print()
     console.print(_matrix(reports, chosen))
-    _print_legend(console)
-    _print_notes(console, list(dict.fromkeys(note for report in reports for note in report.notes)))
+    notes = dict.fromkeys(note for report in reports for note in report.notes)
+    _print_legend_and_notes(console, list(notes))
 
 
 def _groups(
     reports: Sequence[VerifyReport], name: str, status: Status
 ) -> list[list[tuple[str, VerifyResult]]]:
-    """Results of one status, those that differ in their number alone together."""
+    """Results of one status, grouped: those of a group differ in their number alone."""
     groups: dict[tuple[str, bool | None, str | None], list[tuple[str, VerifyResult]]] = {}
     for report in reports:
         result = report[name]
@@ -77,19 +75,19 @@ def _groups(
     return list(groups.values())
 
 
-def together(names: Sequence[str], everyone: Sequence[str]) -> str:
-    """Several names as briefly as a reader can still undo.
+def shortened(names: Sequence[str], all_names: Sequence[str]) -> str:
+    """Several names in short, so that a reader can still tell every one.
 
     Example:
-        >>> together(["rope", "rope+ntk", "t5"], ["rope", "rope+ntk", "t5", "none", "alibi", "shaw"])
+        >>> shortened(["rope", "rope+ntk", "t5"], ["rope", "rope+ntk", "t5", "none", "alibi", "shaw"])
         'rope, +ntk, t5'
     """
-    if len(names) == len(everyone) > 2:
-        return f"all {len(everyone)}"
-    others = [name for name in everyone if name not in names]
+    if len(names) == len(all_names) > 2:
+        return f"all {len(all_names)}"
+    others = [name for name in all_names if name not in names]
     if len(names) > 4 and len(others) <= 2:
         return f"all but {', '.join(others)}"
-    scaled = [name for name in everyone if name.startswith("rope+")]
+    scaled = [name for name in all_names if name.startswith("rope+")]
     if len(scaled) > 2 and set(scaled) <= set(names):
         plain = "rope (any scaling)" if "rope" in names else "rope with any scaling"
         rest = [name for name in names if name != "rope" and name not in scaled]
@@ -103,10 +101,10 @@ def together(names: Sequence[str], everyone: Sequence[str]) -> str:
 
 
 def _matrix(reports: Sequence[VerifyReport], chosen: Sequence[Property]) -> Table:
-    """Marks of the properties that set encodings apart; the required ones are only counted."""
+    """Marks of the properties that differ among encodings; the required ones are only counted."""
     apart = [item for item in chosen if not item.required]
     required = [item for item in chosen if item.required]
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table = plain_table()
     table.add_column("")
     for item in apart:
         table.add_column(item.short, justify="center", no_wrap=True)
@@ -126,17 +124,14 @@ def _count(results: Sequence[VerifyResult]) -> Text:
     return Text(f"✗ {failed} of {len(results)}" if failed else "✓", style=_STYLES[status])
 
 
-def _print_notes(console: Console, notes: Sequence[str]) -> None:
-    for note in notes:
-        console.print(Text(note, style="dim"))
-
-
-def _print_legend(console: Console) -> None:
+def _print_legend_and_notes(console: Console, notes: Sequence[str]) -> None:
     legend = Text("\n")
     for status in Status:
         legend.append(f"{status.mark} ", style=_STYLES[status])
         legend.append(f"{status.value}   ", style="dim")
     console.print(legend)
+    for note in notes:
+        console.print(Text(note, style="dim"))
 
 
 def _grid(width: int) -> Table:
@@ -152,6 +147,5 @@ def _mark(status: Status) -> Text:
 
 
 def _figure(results: Sequence[VerifyResult]) -> Text:
-    status = results[0].status
-    text = figure_of(results)
-    return Text(text, style="dim" if status is Status.NOT_APPLICABLE else "")
+    style = "dim" if results[0].status is Status.NOT_APPLICABLE else ""
+    return Text(figure_of(results), style=style)
