@@ -147,6 +147,30 @@ RULES = {
 
 # patch, unpatch and streaming caches
 RULES |= {
+    "answers {apart} of their size apart ({request})": "输出的相对差异为 {apart}（{request}）",
+    "attention by ordinate does not answer as before: {problem}": "ordinate 的注意力与之前的输出不一致：{problem}",
+    "a patched {kind}": "打过补丁的 {kind}",
+    "{kind} on the meta device": "meta 设备上的 {kind}",
+    "{kind} with {problem}": "{kind}：{problem}",
+    "{kind} ({reasons})": "{kind}（{reasons}）",
+    "none of its layers attends through transformers' attention interface": (
+        "没有任何一层使用 transformers 的注意力接口"
+    ),
+    "{kinds}: it makes no rotations from position_ids": "{kinds}：它不由 position_ids 生成旋转",
+    "its attention layers have neither a rotation nor a bias that ordinate knows": (
+        "它的注意力层既没有 ordinate 认识的旋转，也没有认识的偏置"
+    ),
+    "a patched one": "打过补丁的模型",
+    "a static one": "静态缓存",
+    "queries and keys": "查询和键",
+    "a layer that does it in another way": "以其他方式处理的层",
+    "another kind": "其他掩码",
+    "one": "流式缓存",
+    "those of layer {index}": "第 {index} 层的键",
+    "padding": "填充",
+    "a streaming cache": "流式缓存",
+    "it masks in another way for implementations that it does not know": "对不认识的实现，它以另一种方式使用掩码",
+    "it treats a mask in another way that is not a tensor": "掩码不是张量时，它以另一种方式处理",
     "needs transformers: {command}": "需要 transformers：{command}",
     "must be a PreTrainedModel of transformers": "必须是 transformers 的 PreTrainedModel",
     "must be a PreTrainedModel of transformers, such as get_base_model() gives": (

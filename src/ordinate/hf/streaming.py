@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import check_fields, check_positive_int, refused
+from ..text import Text
 from .patching.state import deferred_rotation
 
 
@@ -111,7 +112,7 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
 
         def crop(self, *args: Any) -> None:
             rule = "must not be cropped, what it dropped is gone"
-            raise refused("a streaming cache", rule, "crop()", error=NotImplementedError)
+            raise refused(Text("a streaming cache"), rule, "crop()", error=NotImplementedError)
 
         def _select(self, pick: Any) -> None:
             stream = self.stream
@@ -137,13 +138,13 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
         ) -> tuple[Tensor, Tensor]:
             if self.ordinate_unrotated_layers is None:
                 rule = "must not be a streaming cache unless the model is patched"
-                raise refused("past_key_values", rule, "one", error=RuntimeError)
+                raise refused("past_key_values", rule, Text("one"), error=RuntimeError)
             if deferred_rotation(key_states) is None and layer_idx not in self.ordinate_unrotated_layers:
                 raise refused(
                     "past_key_values",
                     "must not be a streaming cache where keys are not known to be cached unrotated (its own code "
                     "rotates them, rotates a part of them, or changes them afterwards)",
-                    f"those of layer {layer_idx}",
+                    Text("those of layer {index}", index=layer_idx),
                     error=NotImplementedError,
                 )
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
@@ -153,7 +154,7 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
                 "past_key_values",
                 "must not be a streaming cache in a model with layers that cache something else than keys and values "
                 "(a convolution, linear attention, an indexer)",
-                "one",
+                Text("one"),
                 error=NotImplementedError,
             )
 
@@ -174,9 +175,9 @@ def check_stream(attention_mask: Any, own_code: bool) -> None:
             "past_key_values",
             "must not be a streaming cache in a call that the model's own code answers (attention weights, a mask "
             "of four dimensions)",
-            "one",
+            Text("one"),
             error=NotImplementedError,
         )
     if isinstance(attention_mask, Tensor) and not bool(attention_mask.all()):
         rule = "must be all ones with a streaming cache, which may drop what is masked"
-        raise refused("attention_mask", rule, "padding")
+        raise refused("attention_mask", rule, Text("padding"))

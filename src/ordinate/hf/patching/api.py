@@ -13,6 +13,7 @@ from torch import nn
 
 from ...attending.api import Impl
 from ...checks import check_bool, check_choice, refused
+from ...text import Text
 from .attention_interface import needs_transformers
 from .check import Answers, Comparison, answers, compare, steady
 from .patcher import Patcher
@@ -60,9 +61,10 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
             rule = "must be a PreTrainedModel of transformers, such as get_base_model() gives"
         raise refused("model", rule, name, error=TypeError)
     if any(state_of(module) is not None for module in model.modules()):
-        raise refused("model", "must not be patched already", f"a patched {name}")
+        raise refused("model", "must not be patched already", Text("a patched {kind}", kind=name))
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise refused("model", "must have its weights loaded", f"{name} on the meta device")
+        given = Text("{kind} on the meta device", kind=name)
+        raise refused("model", "must have its weights loaded", given)
     if check:
         patcher, compared = _patch_and_compare(model, impl)
     else:
@@ -85,13 +87,15 @@ def _patch_and_compare(model: nn.Module, impl: str) -> tuple[Patcher, Comparison
     if compared.problem is not None and patcher.length_limits:
         patcher, compared = _attempt(model, impl, before, no_deferral=compared.problem)
     elif compared.problem is not None and patcher.can_rotate_alone:
-        reason = f"attention by ordinate does not answer as before: {compared.problem}"
+        reason = Text(
+            "attention by ordinate does not answer as before: {problem}", problem=compared.problem
+        )
         patcher, compared = _attempt(model, impl, before, no_attention=reason)
     if compared.problem is not None:
         raise refused(
             "model",
             "must answer as before once it is patched",
-            f"{type(model).__name__} with {compared.problem}",
+            Text("{kind} with {problem}", kind=type(model).__name__, problem=compared.problem),
             advice="; it is left as it was",
         )
     return patcher, compared

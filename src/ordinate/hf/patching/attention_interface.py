@@ -20,6 +20,7 @@ from ...attending.api import attention
 from ...checks import refused
 from ...extras import how_to_install
 from ...private import constant_while_compiling
+from ...text import Text
 from .mask_rules import store_rules
 from .masks import MaskDescription, describe_mask, own_masks
 from .state import NAME, state_of
@@ -199,8 +200,8 @@ def _find_own_code_reason(kind: type[nn.Module]) -> str | None:
     code = inspect.unwrap(kind.forward).__code__
     groups = (x if isinstance(x, (tuple, frozenset)) else (x,) for x in code.co_consts)
     if {"sdpa", "eager"} <= set(itertools.chain.from_iterable(groups)):
-        return "it masks in another way for implementations that it does not know"
+        return Text("it masks in another way for implementations that it does not know")
     steps = [step.argval for step in dis.get_instructions(code)]
     if ("isinstance", "attention_mask") in itertools.pairwise(steps):
-        return "it treats a mask in another way that is not a tensor"
+        return Text("it treats a mask in another way that is not a tensor")
     return None

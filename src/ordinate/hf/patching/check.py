@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...text import Text
 from .sample_inputs import LENGTH, STEPS, on_device, other_inputs, padding, takes, text, with_text
 
 PASS, PADDED, PIECES, DECODING = "tokens", "padding", "a prompt in pieces", "decoding"
@@ -55,7 +56,10 @@ def compare(model: Any, before: Answers, length_limit: float) -> Comparison:
         rows = slice(1) if meant and request == PADDED else slice(None)
         apart = difference(theirs, ours, rows, exact)
         if apart > allowed(exact):
-            return Comparison(problem=f"answers {apart:.2g} of their size apart ({request})")
+            problem = Text(
+                "answers {apart} of their size apart ({request})", apart=f"{apart:.2g}", request=request
+            )
+            return Comparison(problem=problem)
         asked.append(request)
     if not before:
         unasked.append("everything: it takes no kind of input that is known")

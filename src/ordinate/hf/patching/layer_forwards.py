@@ -22,6 +22,7 @@ from ...checks import refused
 from ...numerics import compute_dtype, constant
 from ...positions import Places, resolve, sequential
 from ...rotate.rope import RoPE
+from ...text import Text
 from .attention_interface import attend, uses_interface
 from .masks import MaskDescription, own_masks
 from .rotary import rotary_functions
@@ -320,7 +321,7 @@ def _check_falcon(given: dict[str, Any]) -> None:
         raise refused(
             "attention_mask",
             "must be causal, with padding at most, for Falcon's ALiBi",
-            "another kind",
+            Text("another kind"),
             error=NotImplementedError,
         )
 

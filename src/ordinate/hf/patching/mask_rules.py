@@ -28,13 +28,8 @@ def rules_of(function: Callable) -> Rules | None:
 
 
 def _all_of(*parts: Callable) -> Rules | None:
-    found: Rules = []
-    for part in parts:
-        rules = rules_of(part)
-        if rules is None:
-            return None
-        found += rules
-    return found
+    known = [rules for rules in map(rules_of, parts) if rules is not None]
+    return [rule for rules in known for rule in rules] if len(known) == len(parts) else None
 
 
 # The rules of each factory's function, by the arguments that the factory is called with.

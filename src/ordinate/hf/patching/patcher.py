@@ -14,6 +14,7 @@ from ...bias.alibi import ALiBi
 from ...checks import refusal_of, refused
 from ...encoding import NoPE
 from ...rotate.rope import RoPE
+from ...text import Text
 from ..config.api import from_config
 from ..config.plan import ConfigError, describe_encoding
 from .attention_interface import own_code_reason, register_attention, uses_interface
@@ -114,16 +115,16 @@ class Patcher:
         if self.left_alone:
             reasons = "; ".join(f"{entry.kind}: {entry.what}" for entry in self.left_alone)
         elif not self.layers:
-            reasons = "none of its layers attends through transformers' attention interface"
+            reasons = Text("none of its layers attends through transformers' attention interface")
         elif kinds:
-            reasons = f"{', '.join(kinds)}: it makes no rotations from position_ids"
+            reasons = Text("{kinds}: it makes no rotations from position_ids", kinds=", ".join(kinds))
         else:
-            reasons = "its attention layers have neither a rotation nor a bias that ordinate knows"
+            reasons = Text("its attention layers have neither a rotation nor a bias that ordinate knows")
         return refused(
             "model",
             "must rotate queries and keys or bias its logits by position (RoPE, T5, ALiBi) in a way "
             "that can be taken over",
-            f"{type(self.model).__name__} ({reasons})",
+            Text("{kind} ({reasons})", kind=type(self.model).__name__, reasons=reasons),
         )
 
     # Search

@@ -18,6 +18,7 @@ from ...positions import as_positions
 from ...rotate.layout import Layout
 from ...rotate.rope import RoPE
 from ...rotate.rotation import Rotation
+from ...text import Text
 from ..config.checkpoint_frequencies import checkpoint_inv_freq
 from .masks import MaskDescription
 from .state import ModuleState
@@ -218,7 +219,7 @@ class PassRotation:
                 "position_ids",
                 "must be consecutive with a cache and a scaling that depends on the length "
                 "(dynamic NTK, LongRoPE), for cached keys stand right before them",
-                "others",
+                Text("others"),
                 error=NotImplementedError,
             )
         back = torch.arange(k_len - 1, -1, -1, device=self.positions.device)

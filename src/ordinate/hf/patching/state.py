@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ...checks import refused
+from ...text import Text
 from .masks import MaskDescription
 
 NAME = "ordinate"  # of the attention implementation
@@ -120,7 +121,7 @@ class Patch:
         rule = (
             "must be unpatched before it is pickled whole (state_dict and save_pretrained work as it is)"
         )
-        raise refused("model", rule, "a patched one", error=TypeError)
+        raise refused("model", rule, Text("a patched one"), error=TypeError)
 
     # Deferred rotation: keys are cached unrotated, and attention rotates all of them in every pass
 
@@ -151,7 +152,7 @@ class Patch:
                 "past_key_values",
                 "must not be a static cache where cached keys are rotated anew (dynamic NTK, LongRoPE) "
                 "and the mask has rules other than causality, windows, chunks and padding",
-                "a static one",
+                Text("a static one"),
                 error=NotImplementedError,
             )
         self.thread.deferred = False
@@ -163,10 +164,10 @@ def _check_deferral(holds: bool) -> None:
     """Refuse layers that rotate a part, or attend with other queries and keys than those that must be rotated."""
     if not holds:
         raise refused(
-            "queries and keys",
+            Text("queries and keys"),
             "must be rotated whole and together, and go to attention unchanged, where cached keys "
             "are rotated anew (dynamic NTK, LongRoPE, a streaming cache)",
-            "a layer that does it in another way",
+            Text("a layer that does it in another way"),
             error=NotImplementedError,
         )
 
