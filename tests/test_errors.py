@@ -388,6 +388,12 @@ CASES: list[Case] = [
     ("the scaled of a mixed sum", lambda: SumBias((_distance, _row)).dense(), ValueError, r"scaled must be read from each part of a sum that mixes both, got a SumBias"),
     ("a scaled score_mod without scale", _row.score_mod, ValueError, r"scale must be given to score_mod because this bias is scaled, got None"),
     ("a bias and a number", lambda: _distance + 1.0, TypeError, r"unsupported operand type.*'DistanceBias' and 'float'"),
+    # methods
+    ("a call of ALiBi", lambda: ALiBi(4)(*qkv()[:2]), TypeError, r"ALiBi is not called itself: call bias, or give it to attention"),
+    ("a call of two", lambda: Combined(_rope, ALiBi(4))(*qkv()[:2]), TypeError, r"Combined is not called itself: call rotate and bias, or give it to attention"),
+    ("a call of NoPE", lambda: ordinate.NoPE()(*qkv()[:2]), TypeError, r"PositionEncoding is not called itself: call embed, rotate or bias, or give it to attention"),
+    ("q alone", lambda: _rope.rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(one tensor alone: rope\.at\(positions\)\.apply\(q\)\), got None"),
+    ("q alone for ALiBi", lambda: ALiBi(4).rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(ALiBi does not rotate: call bias\), got None"),
     # combination and catalog
     ("a class in Combined", lambda: Combined(_rope, ALiBi), TypeError, r"encodings\[1\] must be a PositionEncoding, got type"),
     ("an empty spec", lambda: create(" "), ValueError, r"spec must be text such as 'rope:base=1e6', got ' '"),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .caches import cleared_by
 from .numerics import constant
-from .tracing import is_captured, is_traced, needs_dispatcher
+from .tracing import is_captured, is_traced
 
 #: Positions smaller than this in size may be multiplied as they are, with an error of at most 2⁻²⁵.
 _NEAR = 2**29
@@ -68,7 +68,7 @@ def angles(
     at = positions + offset if offset else positions  # a sum that overflows does so by whole turns
     if near:
         return at.double() * inv_freq
-    looked = positions.device.type == "cpu" and not needs_dispatcher(positions)
+    looked = positions.device.type == "cpu" and not is_traced(positions)
     if looked and _are_near(positions):
         return at.double() * inv_freq
     _, turns, rest = speeds_of(inv_freq) if isinstance(speeds, Tensor) else speeds

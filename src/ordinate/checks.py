@@ -154,11 +154,8 @@ def check_features(name: str, tensor: Tensor, axes: str, size: int) -> None:
     """``tensor`` must be floating point, with ``axes`` as in `check_rank`, and have ``size`` numbers along the last."""
     check_rank(name, tensor, axes)
     check_floating(name, tensor)
-    check_last(name, tensor, axes.rpartition(", ")[2], size)
-
-
-def check_last(name: str, tensor: Tensor, axis: str, size: int) -> None:
     if tensor.shape[-1] != size:
+        axis = axes.rpartition(", ")[2]
         raise refused(name, "must have {axis} {size}", tensor.shape[-1], axis=axis, size=size)
 
 

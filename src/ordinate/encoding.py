@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from .checks import check_instance, check_positive_int, refused
 from .positions import Places, Positions, resolve
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
+
+
+_METHODS = ("embed", "rotate", "bias")
 
 
 class PositionEncoding(nn.Module):
@@ -61,6 +65,26 @@ class PositionEncoding(nn.Module):
     #: The properties this encoding promises, by their names in `ordinate.verify`.
     claims: frozenset[str] = frozenset()
 
+    def methods(self) -> tuple[str, ...]:
+        """Which of ``embed``, ``rotate`` and ``bias`` do something."""
+        own, base = type(self), PositionEncoding
+        return tuple([name for name in _METHODS if getattr(own, name) is not getattr(base, name)])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """`embed` or `rotate`, where the encoding has that method alone.
+
+        Example:
+            >>> rope, q, k = ordinate.RoPE(8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+            >>> torch.equal(rope(q, k)[0], rope.rotate(q, k)[0])
+            True
+        """
+        methods = self.methods()
+        if methods in (("embed",), ("rotate",)):
+            return getattr(self, methods[0])(*args, **kwargs)
+        rule = "is not called itself: call {methods}, or give it to attention"
+        listed = " and ".join(methods) or "embed, rotate or bias"
+        raise refused(type(self).__name__, rule, error=TypeError, methods=listed)
+
     def embed(
         self, x: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "..."] | None = None
     ) -> Float[Tensor, "batch seq d_model"]:
@@ -70,7 +94,7 @@ class PositionEncoding(nn.Module):
     def rotate(
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
-        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"] | None = None,
         q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
@@ -87,6 +111,11 @@ class PositionEncoding(nn.Module):
                 number a row ``[batch]``, one a token ``[batch or 1, seq]``, or a pair of those for
                 q and k. Default: the row's largest position + 1.
         """
+        if k is None:
+            rule = "must be given along with q ({encoding} does not rotate: call {methods})"
+            methods = " and ".join(self.methods()) or "nothing, it is NoPE"
+            facts = {"encoding": type(self).__name__, "methods": methods}
+            raise refused("k", rule, "None", error=TypeError, **facts)
         return q, k
 
     def bias(
@@ -138,12 +167,16 @@ class Combined(PositionEncoding):
         self.reads_input = any(encoding.reads_input for encoding in encodings)
         self.length_dependent = any(encoding.length_dependent for encoding in encodings)
 
+    def methods(self):
+        found = {name for encoding in self.encodings for name in encoding.methods()}
+        return tuple([name for name in _METHODS if name in found])
+
     def embed(self, x, positions=None):
         for encoding in self.encodings:
             x = encoding.embed(x, positions)
         return x
 
-    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+    def rotate(self, q, k=None, q_positions=None, k_positions=None, *, lengths=None):
         places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         for encoding in self.encodings:
             q, k = encoding.rotate(q, k, places, lengths=lengths)
@@ -190,11 +223,14 @@ class Along(PositionEncoding):
         # Positions that differ along another axis alone are one to it.
         self.claims = encoding.claims - ({"uniqueness"} if self.axes > 1 else set())
 
+    def methods(self):
+        return self.encoding.methods()
+
     def embed(self, x, positions=None):
         several = isinstance(positions, Tensor) and positions.dim() == 3
         return self.encoding.embed(x, positions[self.axis] if several else positions)
 
-    def rotate(self, q, k, q_positions=None, k_positions=None, *, lengths=None):
+    def rotate(self, q, k=None, q_positions=None, k_positions=None, *, lengths=None):
         return self.encoding.rotate(q, k, self._places(q, k, q_positions, k_positions), lengths=lengths)
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):

@@ -6,14 +6,16 @@ dispatch modes, tracers and subclasses of tensors need it.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 from .checks import refused
-from .tracing import needs_dispatcher
+from .tracing import is_traced
 
 #: ``(ctx, needs, backward, *grads)``: the gradients of the inputs that need one, by calling ``backward``.
 PullBack = Callable[..., tuple[Any, ...]]
@@ -23,46 +25,42 @@ class Operator:
     """A function of tensors with a gradient, registered as ``torch.ops.ordinate.<name>``.
 
     Args:
-        run: The function itself.
-        schema: Its inputs and outputs as `torch.library` spells them. Written out, for PyTorch cannot read the
-            annotations of a function whose shapes are being checked.
+        run: The function itself. Its annotations are the schema, see `schema_of`.
         fake: What ``run`` would return, without the numbers.
         learns: How many of the first inputs may have a gradient. By their types tracing is noticed.
-        save: ``(ctx, inputs, output)``: keeps what the gradient needs.
+        save: ``(ctx, inputs, output)``: saves what the gradient needs.
         pull_back: See `PullBack`.
         backward: What computes the gradients, an operator of its own that has none itself. None where ``pull_back``
             calls this operator again.
     """
 
     def __init__(
-        self, name: str, run: Callable, fake: Callable, *, schema: str, learns: int, save: Callable,
+        self, name: str, run: Callable, fake: Callable, *, learns: int, save: Callable,
         pull_back: PullBack, backward: Backward | None = None,
     ) -> None:  # fmt: skip
-        self.run, self.learns = run, learns
-        self.op = torch.library.custom_op(f"ordinate::{name}", run, mutates_args=(), schema=schema)
-        self.op.register_fake(fake)
-        traced_backward = None if backward is None else backward.op
-        direct_backward = None if backward is None else backward.run
+        self.run, self.learns = with_flat_inputs(run), learns
+        self.op = _registered(name, run, self.run, fake)
+        traced_backward, direct_backward = (
+            (None, None) if backward is None else (backward.op, backward.run)
+        )
 
         def traced(ctx, *grads):
             return pull_back(ctx, ctx.needs_input_grad, traced_backward, *grads)
 
         def direct(ctx, needs, *grads):
             # With a graph of the gradients, the operator refuses to differentiate them.
-            by_operator = torch.is_grad_enabled() or needs_dispatcher(
-                *[x for x in grads if x is not None]
-            )
+            by_operator = torch.is_grad_enabled() or is_traced(*grads)
             return pull_back(ctx, needs, traced_backward if by_operator else direct_backward, *grads)
 
         self.op.register_autograd(traced, setup_context=save)
-        of_lists = any(
+        lists = any(
             argument.type.kind() == "ListType" for argument in self.op._opoverload._schema.arguments
         )
-        self._apply = (_apply_lists if of_lists else _apply)(run, save, direct)
+        self._apply = (_apply_lists if lists else _apply)(self.run, save, direct)
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = _tensors(inputs[: self.learns])
-        if needs_dispatcher(*tensors):
+        if is_traced(*tensors):
             return self.op(*inputs)
         if torch.is_grad_enabled():
             for tensor in tensors:
@@ -80,19 +78,100 @@ class Backward:
     """
 
     def __init__(
-        self, name: str, run: Callable, fake: Callable, *, schema: str, impl: str,
-        traced: Callable | None = None,
-    ) -> None:  # fmt: skip
-        self.run = run
-        self.op = torch.library.custom_op(
-            f"ordinate::{name}", run if traced is None else traced, mutates_args=(), schema=schema
-        )
-        self.op.register_fake(fake)
+        self, name: str, run: Callable, fake: Callable, *, impl: str, traced: Callable | None = None
+    ) -> None:
+        self.run = with_flat_inputs(run)
+        traced = run if traced is None else traced
+        self.op = _registered(name, traced, with_flat_inputs(traced), fake)
 
         def refuse(ctx, *grads):
             raise no_second_derivatives(impl)
 
         self.op.register_autograd(refuse)
+
+
+def _registered(name: str, run: Callable, flat: Callable, fake: Callable) -> Any:
+    op = torch.library.custom_op(f"ordinate::{name}", flat, mutates_args=(), schema=schema_of(run))
+    op.register_fake(fake)
+    return op
+
+
+# Whole numbers may follow from a length, which is a symbol where `torch.compile` keeps it open.
+_SCHEMA_TYPES = {"Tensor": "Tensor", "bool": "bool", "int": "SymInt", "float": "float", "str": "str"}
+
+
+def schema_of(run: Callable, mutated: Sequence[str] = ()) -> str:
+    """The inputs and outputs of a function as `torch.library` spells them, by its annotations.
+
+    PyTorch's own `infer_schema` cannot read the annotations of a function whose shapes are being checked, and knows
+    no dataclass and no NamedTuple: each field of one is an input.
+
+    Example:
+        >>> def scaled(x: Tensor, factor: float, at: list[int] | None) -> Tensor: ...
+        >>> schema_of(scaled)
+        '(Tensor x, float factor, SymInt[]? at) -> Tensor'
+    """
+    inputs: dict[str, str] = {}
+    for parameter, _, fields_of in _inputs_of(run):
+        for name, annotation in fields_of.items():
+            # What two dataclasses both have is named after the second.
+            inputs[name if name not in inputs else f"{parameter}_{name}"] = _spelled(annotation)
+    for name, alias in zip(mutated, "abcdef", strict=False):
+        inputs[name] = f"Tensor({alias}!)"
+    returned = _annotation_text(inspect.signature(run).return_annotation)
+    if returned.startswith("tuple["):
+        outputs = f"({', '.join(map(_spelled, returned[6:-1].split(', ')))})"
+    else:
+        outputs = "()" if returned == "None" else _spelled(returned)
+    return f"({', '.join(f'{kind} {name}' for name, kind in inputs.items())}) -> {outputs}"
+
+
+def with_flat_inputs(run: Callable) -> Callable:
+    """``run``, called with the fields of its dataclasses one by one."""
+    groups = [(kind, len(fields_of)) for _, kind, fields_of in _inputs_of(run)]
+    if not any(kind for kind, _ in groups):
+        return run
+
+    if len(groups) == 1:
+        ((only, _),) = groups
+        return lambda *inputs: run(only(*inputs))
+
+    def flat(*inputs):
+        grouped, start = [], 0
+        for kind, count in groups:
+            of_kind = inputs[start : start + count]
+            grouped.append(of_kind[0] if kind is None else kind(*of_kind))
+            start += count
+        return run(*grouped)
+
+    return flat
+
+
+def _inputs_of(run: Callable) -> list[tuple[str, Any, dict[str, str]]]:
+    """Each parameter with its class, if that has fields, and the names and annotations of those."""
+    scope, found = inspect.unwrap(run).__globals__, []
+    for name, parameter in inspect.signature(run).parameters.items():
+        text = _annotation_text(parameter.annotation)
+        kind = scope.get(text)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            fields_of = {f.name: _annotation_text(f.type) for f in dataclasses.fields(kind)}
+        elif hasattr(kind, "_fields"):  # a NamedTuple
+            fields_of = {n: _annotation_text(x) for n, x in get_type_hints(kind).items()}
+        else:
+            kind, fields_of = None, {name: text}
+        found.append((name, kind, fields_of))
+    return found
+
+
+def _annotation_text(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("torch.", "")
+
+
+def _spelled(annotation: str) -> str:
+    inner = annotation.removesuffix(" | None")
+    spelled = f"{_spelled(inner[5:-1])}[]" if inner.startswith("list[") else _SCHEMA_TYPES[inner]
+    return spelled if inner == annotation else f"{spelled}?"
 
 
 def no_second_derivatives(impl: str) -> Exception:
@@ -143,21 +222,42 @@ def _apply_lists(run: Callable, save: Callable, pull_back: Callable) -> Callable
 
         @staticmethod
         def backward(ctx, *grads):
-            needs = _nested(ctx.needs_input_grad[1:], ctx.lengths)
-            nested = zip(pull_back(ctx, needs, *grads), ctx.lengths, strict=True)
-            return None, *_flat([[None] * n if x is None and n is not None else x for x, n in nested])
+            nested = pull_back(ctx, _nested(ctx.needs_input_grad[1:], ctx.lengths), *grads)
+            return None, *_flat(nested, ctx.lengths)[1]
 
     def apply(*inputs):
-        lengths = tuple([len(x) if isinstance(x, list) else None for x in inputs])
-        return Direct.apply(lengths, *_flat(inputs))
+        lengths, flat = _flat(inputs)
+        return Direct.apply(lengths, *flat)
 
     return apply
 
 
-def _flat(inputs: Sequence[Any]) -> list[Any]:
-    return [one for x in inputs for one in (x if isinstance(x, list) else (x,))]
+def _flat(
+    inputs: Sequence[Any], lengths: Sequence[int | None] = ()
+) -> tuple[list[int | None], list[Any]]:
+    """The length of each input that is a list, and all of them in one list.
+
+    Args:
+        lengths: Of inputs that are lists, or None in the place of a list.
+    """
+    flat: list[Any] = []
+    found: list[int | None] = []
+    for index, x in enumerate(inputs):
+        length = lengths[index] if lengths else len(x) if isinstance(x, list) else None
+        found.append(length)
+        if length is None:
+            flat.append(x)
+        else:
+            flat.extend([None] * length if x is None else x)
+    return found, flat
 
 
 def _nested(flat: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
-    supply = iter(flat)
-    return [next(supply) if n is None else [next(supply) for _ in range(n)] for n in lengths]
+    """The inverse of `_flat`."""
+    nested: list[Any] = []
+    start = 0
+    for length in lengths:
+        stop = start + (1 if length is None else length)
+        nested.append(flat[start] if length is None else list(flat[start:stop]))
+        start = stop
+    return nested

@@ -8,7 +8,7 @@ so no dtype of the activations can merge two of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -25,7 +25,7 @@ from .checks import (
     refused,
 )
 from .memory import check_room
-from .tracing import needs_dispatcher
+from .tracing import is_traced
 
 
 def sequential(
@@ -232,6 +232,13 @@ class Places:
     given: tuple[Tensor, ...] = ()
     offset: int | None = None
     start: int = 0
+    #: Whether tokens stand one after the other, with nothing between.
+    is_in_order: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "is_in_order", len(self.given) == 0
+        )  # a compiler knows no `not` of a tuple
 
     @staticmethod
     def at(queries: Tensor, keys: Tensor, *, offset: int | None = None) -> Places:
@@ -286,11 +293,6 @@ class Places:
 
     def _run(self, start: int, length: int) -> Int[Tensor, "1 seq"]:
         return torch.arange(start, start + length, device=self.device)[None]
-
-    @property
-    def is_in_order(self) -> bool:
-        """Whether tokens stand one after the other, with nothing between."""
-        return len(self.given) == 0  # a compiler knows no `not` of a tuple
 
     @property
     def aligned(self) -> bool:
@@ -363,14 +365,6 @@ class Places:
             return None
         return self.queries[:, -1:] - self.keys[:, :1] - count
 
-    def as_one_query(self) -> Places:
-        """The last query alone, had it as many keys as there are diagonals: each distance of these places once."""
-        count = self.q_len + self.k_len - 1
-        if self.offset is not None:
-            return Places(1, count, self.device, (), self.q_len - 1 + self.offset)
-        keys = self.keys[:, :1] + torch.arange(count, device=self.device)
-        return Places(1, count, self.device, (self.queries[:, -1:], keys))
-
     def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The distance of one pair by index; positions of one row hold for every row of the batch."""
         if self.offset is not None:
@@ -380,7 +374,7 @@ class Places:
 
     def check_distances(self) -> None:
         """Refuse positions so far apart that a distance would not fit in 64 bits; only those that can be looked at."""
-        if self.offset is not None or self.device.type != "cpu" or needs_dispatcher(*self.given):
+        if self.device.type != "cpu" or is_traced(*self.given):
             return
         for name, positions in zip(("q_positions", "k_positions"), self.given, strict=True):
             if positions.numel():
@@ -404,8 +398,8 @@ class Places:
     def rebuild(kind: str, tensors: Iterator[Tensor], integers: Iterator[int]) -> Places:
         """The inverse of `given`, `integers` and `kind`."""
         if kind.startswith("in order on "):
-            q_len, k_len, start, offset = (next(integers) for _ in range(4))
-            return Places(q_len, k_len, torch.device(kind.split()[-1]), (), offset, start)
+            q_len, k_len, start, offset = next(integers), next(integers), next(integers), next(integers)
+            return Places(q_len, k_len, torch.device(kind[len("in order on ") :]), (), offset, start)
         q, k = next(tensors), next(tensors)
         own = None if kind == "given" else next(integers)
         return Places(q.shape[-1], k.shape[-1], q.device, (q, k), own)
@@ -440,12 +434,29 @@ def resolve(
                  [ 4,  3,  0]]])
     """
     if isinstance(q_positions, Places):
-        return _fitting(q_positions, k_positions, q, k, axes)
+        places, batch, q_len, k_len = q_positions, q.shape[0], q.shape[-2], k.shape[-2]
+        if k_positions is not None:
+            raise refused("k_positions", "must be None where q_positions hold the keys' places too")
+        if (places.q_len, places.k_len) != (q_len, k_len):
+            rule = "must hold the places of {q_len} queries and {k_len} keys"
+            got = f"{places.q_len} and {places.k_len}"
+            raise refused("q_positions", rule, got, q_len=q_len, k_len=k_len)
+        if not places.is_in_order:
+            _check_batch("q_positions", places.batch, batch)
+            if places.axes not in (1, axes):
+                raise _of_other_axes("q_positions", places.given[0], axes)
+        return places
     for name, tensor in (("q", q), ("k", k)):
         check_rank(name, tensor, "batch, heads, seq, head_dim")
-        if tensor.shape[0] != q.shape[0]:
-            rule = "must have the batch size {batch} of q"
-            raise refused(name, rule, tensor.shape[0], batch=q.shape[0])
+    if k.shape[0] != q.shape[0]:
+        raise refused("k", "must have the batch size {batch} of q", k.shape[0], batch=q.shape[0])
+    return locate(q, k, q_positions, k_positions, axes=axes)
+
+
+def locate(
+    q: Tensor, k: Tensor, q_positions: Tensor | None, k_positions: Tensor | None, *, axes: int
+) -> Places:
+    """`resolve` for q and k whose shapes have been checked."""
     batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
     if q_positions is None and k_positions is None:
         return Places(q_len, k_len, k.device, (), k_len - q_len)
@@ -466,22 +477,6 @@ def resolve(
     assert queries is not None
     assert keys is not None
     return Places(q_len, k_len, k.device, (queries, keys))
-
-
-def _fitting(places: Places, k_positions: object, q: Tensor, k: Tensor, axes: int) -> Places:
-    batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
-    if k_positions is not None:
-        raise refused("k_positions", "must be None where q_positions hold the keys' places too")
-    if (places.q_len, places.k_len) != (q_len, k_len):
-        rule, got = (
-            "must hold the places of {q_len} queries and {k_len} keys",
-            f"{places.q_len} and {places.k_len}",
-        )
-        raise refused("q_positions", rule, got, q_len=q_len, k_len=k_len)
-    _check_batch("q_positions", places.batch, batch)
-    if places.axes not in (1, axes):
-        raise _of_other_axes("q_positions", places.given[0], axes)
-    return places
 
 
 def missing_of(q_positions: object) -> tuple[str, str]:

@@ -6,6 +6,7 @@ A missing name is taken for "traced" or "cannot": the call is slower or refused,
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
@@ -44,17 +45,36 @@ def is_transformed_beyond_grad() -> bool:
         return True
 
 
+_PLAIN = (Tensor, torch.nn.Parameter, NoneType)
+
+
+def is_traced(*tensors: Tensor | None) -> bool:
+    """Whether tensors may be stand-ins for others: under torch.compile, torch.func, a dispatch mode, a tracer or
+    forward-mode gradients, and where one is of a subclass; without a private name, always.
+
+    Such a call goes through PyTorch's dispatcher, and neither reads nor fills a cache. (By dispatch modes selective
+    checkpointing knows what to save, counters count and fake tensors stay fake.)
+    """
+    try:
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or _python_dispatch.is_in_torch_dispatch_mode()
+            or forward_ad._current_level >= 0
+            or torch.jit.is_tracing()
+        ):
+            return True
+    except AttributeError:
+        return True
+    for tensor in tensors:  # noqa: SIM110  in short calls a generator would show
+        if type(tensor) not in _PLAIN:
+            return True
+    return False
+
+
 def has_forward_gradients() -> bool:
     """Whether dual tensors may be about; without the name, always."""
     return bool(getattr(forward_ad, "_current_level", 0) >= 0)
-
-
-def in_dispatch_mode() -> bool:
-    """Whether a ``TorchDispatchMode`` is on; without the name, always."""
-    try:
-        return bool(_python_dispatch.is_in_torch_dispatch_mode())
-    except AttributeError:
-        return True
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
@@ -78,9 +98,8 @@ def assert_on_device(inside: Tensor, message: str) -> bool:
 
 def cpu_attention() -> tuple[Any, Any] | None:
     """PyTorch's fused attention of the CPU and its gradient, which take a mask with overlapping strides; or None."""
-    names = ("", "_backward")
-    found = [
-        getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention_for_cpu{name}", None)
-        for name in names
-    ]
-    return None if None in found else (found[0], found[1])
+    try:
+        forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return forward, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    except AttributeError:
+        return None

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import ordinate
-from ordinate.attending import chunked
+from ordinate.attending import work
 
 IMPLEMENTATIONS = ["reference", "chunked", "sdpa"]
 
 
 @pytest.fixture(autouse=True)
 def _several_blocks(monkeypatch):
-    monkeypatch.setitem(chunked._LOGITS_PER_BLOCK, "cpu", 1)
+    monkeypatch.setitem(work._LOGITS_PER_BLOCK, "cpu", 1)
 
 
 def weights(impl: str, dropout_p: float, length: int = 64) -> torch.Tensor:

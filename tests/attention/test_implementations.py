@@ -18,7 +18,7 @@ from attention_cases import (
 )
 
 import ordinate
-from ordinate.attending import chunked
+from ordinate.attending import work
 
 LOW = (torch.bfloat16, torch.float16)
 
@@ -26,7 +26,7 @@ LOW = (torch.bfloat16, torch.float16)
 @pytest.fixture(autouse=True)
 def _several_blocks(monkeypatch):
     """Blocks of 16 queries, the fewest there are, so that short lengths span several of them."""
-    monkeypatch.setitem(chunked._LOGITS_PER_BLOCK, "cpu", 1)
+    monkeypatch.setitem(work._LOGITS_PER_BLOCK, "cpu", 1)
 
 
 def run(leaves, bias: BiasCase, mask: MaskCase, shape: Shape, impl: str, **options):
@@ -264,7 +264,7 @@ def test_the_size_of_a_block_changes_nothing_but_rounding(bias, dtype, monkeypat
     leaves = leaves_of(case, shape, dtype)
     results = []
     for budget in (1, 2**13, 2**40):  # blocks of 16, of some, of all 256 queries
-        monkeypatch.setitem(chunked._LOGITS_PER_BLOCK, "cpu", budget)
+        monkeypatch.setitem(work._LOGITS_PER_BLOCK, "cpu", budget)
         results.append(everything(leaves, (run(leaves, case, mask, shape, "chunked"),)))
     exact_leaves = as_double(leaves)
     exact = everything(exact_leaves, (run(exact_leaves, case, mask, shape, "reference"),))

@@ -10,7 +10,7 @@ from attention_cases import BIASES, MASKS, Shape, leaves_of
 from torch.nn.attention.flex_attention import flex_attention
 
 import ordinate
-from ordinate.attending import chunked
+from ordinate.attending.work import Work
 
 pytestmark = pytest.mark.plain  # both trace the library, which shape checks would get in the way of
 
@@ -107,5 +107,5 @@ def chunked_or_dense(leaves, built, scale, *, causal_allowed: bool):
 
 def test_a_block_is_as_large_as_its_budget_allows_and_never_smaller_than_sixteen_queries():
     arguments = operator_arguments("none", "causal")
-    work = chunked._work(*arguments)
+    work = Work(*arguments)
     assert [rows.stop - rows.start for rows, _ in work.blocks()] == [5]

@@ -12,14 +12,14 @@ from attention_cases import BIASES, MASKS, Shape, gradients, leaves_of
 from fused_cases import check_merged_results_of_queries_that_see_nothing
 
 import ordinate
-from ordinate.attending import chunked
+from ordinate.attending import work
 
 IMPLEMENTATIONS = ["reference", "chunked", "sdpa"]
 
 
 @pytest.fixture(autouse=True)
 def _several_blocks(monkeypatch):
-    monkeypatch.setitem(chunked._LOGITS_PER_BLOCK, "cpu", 1)
+    monkeypatch.setitem(work._LOGITS_PER_BLOCK, "cpu", 1)
 
 
 def pass_through(impl: str, bias: str, mask: str, dtype=torch.float32, change=lambda t: t):

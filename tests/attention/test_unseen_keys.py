@@ -7,7 +7,7 @@ import torch
 from unseen_keys import BAD, KEY, attend, check_overflow, make
 
 import ordinate
-from ordinate.attending import chunked
+from ordinate.attending import work
 from ordinate.positions import Places
 
 ENOUGH = [
@@ -22,7 +22,7 @@ ENOUGH = [
 
 @pytest.fixture(autouse=True)
 def _several_blocks(monkeypatch):
-    monkeypatch.setitem(chunked._LOGITS_PER_BLOCK, "cpu", 1)
+    monkeypatch.setitem(work._LOGITS_PER_BLOCK, "cpu", 1)
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])

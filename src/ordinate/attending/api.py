@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bias.types import Bias, PairBias, parts_of
+from ..bias.types import Bias, PairBias, RowBias, parts_of
 from ..checks import (
     check_bool,
     check_choice,
@@ -25,7 +25,7 @@ from ..checks import (
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import compute_dtype, without_autocast
-from ..positions import Positions, check_lengths, resolve
+from ..positions import Places, Positions, check_lengths, locate, resolve
 from . import chunked, reference, sdpa
 from .call import Call
 from .fused import terms as fused
@@ -166,7 +166,10 @@ def explain(*args, impl: Impl = "auto", **kwargs) -> Explanation:
 def _choose(call: Call, impl: str) -> ModuleType:
     check_choice("impl", impl, ("auto", *_IMPLEMENTATIONS))
     if impl == "auto":
-        return next(m for m in _IMPLEMENTATIONS.values() if not m.unsupported_reasons(call))
+        on_machine = fused.reason_against_machine(call.q.device) is None
+        for module in _IMPLEMENTATIONS.values():
+            if (on_machine or module is not fused) and not module.unsupported_reasons(call):
+                return module
     reasons = _IMPLEMENTATIONS[impl].unsupported_reasons(call)
     if reasons:
         rule = "impl={impl} cannot do this call: {reasons}"
@@ -210,7 +213,8 @@ def _prepare(
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_rank(name, tensor, "batch, heads, seq, head_dim")
-        check_floating(name, tensor)
+        if tensor is q or tensor.dtype != q.dtype:
+            check_floating(name, tensor)
         if tensor.dtype != q.dtype:
             rule = "must have the dtype of q, {dtype}"
             raise refused(name, rule, tensor.dtype, error=TypeError, dtype=q.dtype)
@@ -251,21 +255,21 @@ def _build_mask(
             got = f"{q_len} queries and {k_len} keys"
             raise refused("k_segment_ids", "must be given when lengths differ", got)
         k_segment_ids = q_segment_ids
-    q_segments = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
-    k_segments = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
-    padding = as_padding(key_padding_mask, batch, k_len, q.device)
+    if q_segment_ids is not None and k_segment_ids is not None:
+        q_segment_ids = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
+        k_segment_ids = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
+    if key_padding_mask is not None:
+        key_padding_mask = as_padding(key_padding_mask, batch, k_len, q.device)
     return Mask(
         q_len, k_len, k_len - q_len, causal, window,
-        q_segments=q_segments, k_segments=k_segments, key_padding=padding,
+        q_segments=q_segment_ids, k_segments=k_segment_ids, key_padding=key_padding_mask,
     )  # fmt: skip
 
 
-def as_padding(
-    key_padding_mask: Tensor | None, batch: int, k_len: int, device: torch.device
-) -> Tensor | None:
+def as_padding(key_padding_mask: Tensor, batch: int, k_len: int, device: torch.device) -> Tensor:
     """Check a padding mask, which is easily given upside down, and bring it to ``[batch or 1, k_len]``."""
     padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, device)
-    if padding is not None and padding.dtype != torch.bool:
+    if padding.dtype != torch.bool:
         rule = (
             "must be bool with True at padding (for a Hugging Face attention_mask: attention_mask == 0)"
         )
@@ -273,11 +277,7 @@ def as_padding(
     return padding
 
 
-def _per_token(
-    name: str, tensor: Tensor | None, batch: int, seq: int, device: torch.device
-) -> Tensor | None:
-    if tensor is None:
-        return None
+def _per_token(name: str, tensor: Tensor, batch: int, seq: int, device: torch.device) -> Tensor:
     check_instance(name, tensor, Tensor, "must be a tensor")
     if tensor.is_floating_point() or tensor.is_complex():
         raise refused(name, "must be bool or integers", tensor.dtype, error=TypeError)
@@ -303,11 +303,16 @@ def apply_encoding(
 ) -> tuple[Tensor, Tensor, Bias | None]:
     """q and k rotated, and the bias checked against them."""
     if encoding is not None:
-        check_encoding(encoding)
+        check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         if bias is not None:
             raise refused("bias", "must be None when an encoding is given, which brings its own")
-        check_lengths(lengths, batch=q.shape[0])
-        places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)
+        if lengths is not None:
+            check_lengths(lengths, batch=q.shape[0])
+        # `check_qkv` has checked what `resolve` would check of q and k.
+        if isinstance(q_positions, Places):
+            places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)
+        else:
+            places = locate(q, k, q_positions, k_positions, axes=encoding.axes)
         bias = encoding.bias(q, k, places, x=x)
         q, k = encoding.rotate(q, k, places, lengths=lengths)
     else:
@@ -318,10 +323,6 @@ def apply_encoding(
     if bias is not None:
         _check_bias(bias, q, k, causal)
     return q, k, bias
-
-
-def check_encoding(encoding: object) -> None:
-    check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
 
 
 _EXCHANGED = (
@@ -355,7 +356,7 @@ def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
             rule = "must have the {heads} heads of q"
             advice = _advice(part, q)
             raise refused("bias", rule, part.heads, advice=advice, heads=q.shape[1], q=list(q.shape))
-        if isinstance(part, PairBias):
+        if isinstance(part, PairBias) and part.places.offset is None:
             part.places.check_distances()
         for tensor in part.tensors():
             if tensor.device != q.device:
@@ -387,11 +388,10 @@ def finish(
     else:
         scale = check_number("scale", scale)
     bias = None if bias is None else bias.computed_in(compute_dtype(q.dtype))
-    call = Call(q, k, v, bias, mask, float(scale), softcap, float(dropout_p), return_lse)
-    if call.has_value_term:
-        for part in call.parts:
-            values = getattr(part, "values", None)
-            if values is not None and values.shape[-1] != v.shape[-1]:
-                rule = "must have the head_dim {size} of the bias's values"
-                raise refused("v", rule, v.shape[-1], size=values.shape[-1])
-    return call
+    parts = parts_of(bias)
+    for part in parts:
+        values = part.values if isinstance(part, RowBias) else None
+        if values is not None and values.shape[-1] != v.shape[-1]:
+            rule = "must have the head_dim {size} of the bias's values"
+            raise refused("v", rule, v.shape[-1], size=values.shape[-1])
+    return Call(q, k, v, bias, parts, mask, float(scale), softcap, float(dropout_p), return_lse)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..bias.types import Bias, RowBias, parts_of
+from ..bias.types import Bias, RowBias
 from .mask import Mask
 
 
@@ -20,6 +20,7 @@ class Call:
     k: Float[Tensor, "batch kv_heads k_len head_dim"]
     v: Float[Tensor, "batch kv_heads k_len v_dim"]
     bias: Bias | None
+    parts: tuple[Bias, ...]  #: The summands of the bias.
     mask: Mask
     scale: float
     softcap: float | None
@@ -30,10 +31,6 @@ class Call:
     def groups(self) -> int:
         """How many query heads share a key head."""
         return self.q.shape[1] // self.k.shape[1]
-
-    @property
-    def parts(self) -> tuple[Bias, ...]:
-        return parts_of(self.bias)
 
     @property
     def has_value_term(self) -> bool:

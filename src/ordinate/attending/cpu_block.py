@@ -1,45 +1,31 @@
-"""One block of queries through PyTorch's fused CPU kernel.
+"""One block of queries through PyTorch's fused CPU kernel, with a bias and a mask that go by diagonals.
 
-A bias that depends on distance alone, and a causal or windowed mask, are together one vector per
-head: entry n holds the n-th diagonal. Seen through overlapping strides that vector *is* the block's
-mask, so the kernel reads a dense mask nobody ever wrote. Its strides run forward only, hence the
-block's queries are flipped.
+The block's mask is a view with overlapping strides of the vector in `diagonal`, so the kernel reads a dense mask that
+was never written. Strides of a view are positive, hence the block's queries are flipped.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..bias.types import Bias
 from ..private import cpu_attention
-from . import diagonal
-from .mask import Mask
+from .work import Work
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def fits(
-    q: Tensor,
-    v: Tensor,
-    parts: tuple[Bias, ...],
-    mask: Mask,
-    softcap: float | None,
-    dropout_p: float,
-) -> bool:
+def fits(work: Work) -> bool:
     """Whether the kernel can do this call, block by block."""
+    q, v = work.q, work.v
     return (
         q.device.type == "cpu"
-        and cpu_attention() is not None
         and q.dtype in _DTYPES
         and q.shape[-1] == v.shape[-1]
-        and softcap is None
-        and dropout_p == 0
-        and mask.by_distance
-        and all(part.diagonals() is not None for part in parts)
+        and cpu_attention() is not None
+        and work.diagonals is not None
     )
 
 
@@ -52,103 +38,53 @@ def dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    parts: tuple[Bias, ...],
-    mask: Mask,
-    scale: float,
-    rows: slice,
-    seen: slice,
-    out: Tensor,
-    lse: Tensor,
-) -> None:
-    """Write one block's output and logsumexp."""
-    if seen.start == seen.stop:
-        return
-    view = _mask_view(q, parts, mask, scale, rows, seen)
-    groups = q.shape[1] // k.shape[1]
-    forward, _ = _kernels()
+def attend(work: Work, k: Tensor, v: Tensor, rows: slice, seen: slice, out: Tensor, lse: Tensor) -> None:
+    """Write one block's output and logsumexp, given dense rows of k and v."""
+    view = _mask_view(work, rows, seen)
+    groups = work.q.shape[1] // k.shape[1]
+    kernels = cpu_attention()
+    assert kernels is not None  # as `fits` checks
     for g in range(groups):  # the kernel wants as many key heads as query heads
-        block, block_lse = forward(
-            dense_rows(q[:, g::groups, rows].flip(2)),
-            k[:, :, seen],
-            v[:, :, seen],
-            attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,
-            scale=scale,
-        )
+        block, block_lse = kernels[0](
+            dense_rows(work.q[:, g::groups, rows].flip(2)), k[:, :, seen], v[:, :, seen],
+            attn_mask=view if view is None or view.shape[1] == 1 else view[:, g::groups], scale=work.scale,
+        )  # fmt: skip
         out[:, g::groups, rows] = block.flip(2)
         lse[:, g::groups, rows] = block_lse.flip(2)
-    blind = ~_sees_any(mask, rows, q.device)
-    lse[:, :, rows] = lse[:, :, rows].masked_fill(blind, -math.inf)
+    if not work.mask.sees_all:
+        blind = ~work.mask.sees_any(rows, lse.device)
+        lse[:, :, rows] = lse[:, :, rows].masked_fill(blind, -math.inf)
 
 
 def pull_back(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    parts: tuple[Bias, ...],
-    mask: Mask,
-    scale: float,
-    rows: slice,
-    seen: slice,
-    grad_q: Tensor,
-    grad_k: Tensor,
-    grad_v: Tensor,
-) -> None:
+    work: Work, k: Tensor, v: Tensor, rows: slice, seen: slice, grad: Tensor, out: Tensor,
+    totals: tuple[Tensor, Tensor, Tensor],
+) -> None:  # fmt: skip
     """Add one block's share to the gradients of q, k and v (a bias that needs its own goes another way)."""
-    view = _mask_view(q, parts, mask, scale, rows, seen)
+    assert work.lse is not None
+    view = _mask_view(work, rows, seen)
+    grad_q, grad_k, grad_v = totals
     # Weights are exp(logit - lse): a row that sees nothing gets weights of 0 from +inf, of NaN from -inf.
-    own_lse = lse[:, :, rows].masked_fill(lse[:, :, rows] == -math.inf, math.inf)
-    groups = q.shape[1] // k.shape[1]
-    _, backward = _kernels()
+    own_lse = work.lse[:, :, rows].masked_fill(work.lse[:, :, rows] == -math.inf, math.inf)
+    groups = work.q.shape[1] // k.shape[1]
+    kernels = cpu_attention()
+    assert kernels is not None
     for g in range(groups):
-        flipped = [dense_rows(x[:, g::groups, rows].flip(2)) for x in (grad, q, out)]
-        shares = backward(
-            flipped[0],
-            flipped[1],
-            k[:, :, seen],
-            v[:, :, seen],
-            flipped[2],
-            own_lse[:, g::groups].flip(2),
-            0.0,
-            False,
-            attn_mask=None if view is None else view[:, g::groups] if view.shape[1] > 1 else view,
-            scale=scale,
-        )
+        block_grad, q, block_out = [
+            dense_rows(x[:, g::groups, rows].flip(2)) for x in (grad, work.q, out)
+        ]
+        shares = kernels[1](
+            block_grad, q, k[:, :, seen], v[:, :, seen], block_out, own_lse[:, g::groups].flip(2), 0.0, False,
+            attn_mask=view if view is None or view.shape[1] == 1 else view[:, g::groups], scale=work.scale,
+        )  # fmt: skip
         grad_q[:, g::groups, rows] = shares[0].flip(2)
         grad_k[:, :, seen] += shares[1]
         grad_v[:, :, seen] += shares[2]
 
 
-def _kernels() -> tuple[Any, Any]:
-    found = cpu_attention()
-    assert found is not None  # `fits` has asked
-    return found
-
-
-def _mask_view(
-    q: Tensor, parts: tuple[Bias, ...], mask: Mask, scale: float, rows: slice, seen: slice
-) -> Tensor | None:
+def _mask_view(work: Work, rows: slice, seen: slice) -> Tensor | None:
     """The block's bias and mask as ``[batch or 1, heads or 1, rows, keys]`` over one vector a head."""
-    cut = mask.block(rows, seen)
-    if cut.sees_all and not parts:
+    assert work.diagonals is not None
+    if not work.parts and work.mask.sees_all:
         return None
-    blocks = tuple(part.block(rows, seen) for part in parts)
-    return diagonal.vector(blocks, cut, scale, torch.float32, q.device).unfold(-1, cut.k_len, 1)
-
-
-def _sees_any(mask: Mask, rows: slice, device: torch.device) -> Tensor:
-    index = torch.arange(rows.start, rows.stop, device=device) + mask.offset
-    first, last = torch.zeros_like(index), torch.full_like(index, mask.k_len - 1)
-    if mask.causal:
-        last = torch.minimum(last, index)
-    if mask.window is not None:
-        first = torch.maximum(first, index - mask.window + 1)
-        if not mask.causal:
-            last = torch.minimum(last, index + mask.window - 1)
-    return first <= last
+    return work.diagonals.tile(rows, seen)

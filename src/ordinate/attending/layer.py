@@ -22,7 +22,7 @@ from ..checks import (
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..positions import Places, as_positions, sequential
-from .api import Impl, as_padding, attention, check_encoding
+from .api import Impl, as_padding, attention
 
 
 @dataclass(eq=False)
@@ -141,7 +141,7 @@ class MultiHeadAttention(nn.Module):
             rule = "must be a multiple of {divisor} {count}"
             raise refused("num_heads", rule, num_heads, divisor="num_kv_heads", count=num_kv_heads)
         if encoding is not None:
-            check_encoding(encoding)
+            check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         check_bool("causal", causal)
         if head_dim is not None:
             head_dim = check_size("head_dim", head_dim)
@@ -197,7 +197,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             self._check_cache(cache, k)
         new = self._new_places(q, positions, cache)
-        key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
+        if key_padding_mask is not None:
+            key_padding_mask = as_padding(key_padding_mask, batch, seq, x.device)
         options: dict[str, Any] = {
             "causal": self.causal,
             "window": self.window,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -34,14 +34,15 @@ class Mask:
     k_segments: Int[Tensor, "#batch k"] | None = None
     key_padding: Bool[Tensor, "#batch k"] | None = None
 
-    @property
-    def by_distance(self) -> bool:
-        """Whether a pair's visibility follows from ``i - j`` alone."""
-        return self.q_index is None and self.q_segments is None and self.key_padding is None
+    #: Whether a pair's visibility follows from ``i - j`` alone.
+    by_distance: bool = field(init=False)
+    #: Whether every query sees every key.
+    sees_all: bool = field(init=False)
 
-    @property
-    def sees_all(self) -> bool:
-        return self.by_distance and not self.causal and self.window is None
+    def __post_init__(self) -> None:
+        by_distance = self.q_index is None and self.q_segments is None and self.key_padding is None
+        object.__setattr__(self, "by_distance", by_distance)
+        object.__setattr__(self, "sees_all", by_distance and not self.causal and self.window is None)
 
     def visible_distances(self, distance: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
         """Whether causality and window allow a distance ``query - key``."""
@@ -95,6 +96,18 @@ class Mask:
             if not self.causal:
                 stop = min(stop, q.stop - 1 + self.offset + self.window)
         return slice(min(start, self.k_len), max(stop, min(start, self.k_len)))
+
+    def sees_any(self, q: slice, device: torch.device) -> Bool[Tensor, " q"]:
+        """Whether each of these queries sees a key, by causality and window."""
+        index = torch.arange(q.start, q.stop, device=device) + self.offset
+        first, last = torch.zeros_like(index), torch.full_like(index, self.k_len - 1)
+        if self.causal:
+            last = torch.minimum(last, index)
+        if self.window is not None:
+            first = torch.maximum(first, index - self.window + 1)
+            if not self.causal:
+                last = torch.minimum(last, index + self.window - 1)
+        return first <= last
 
     def _visible_keys_by_looking(self, q: slice) -> slice:
         tensors = (self.q_index, self.q_segments, self.key_padding)

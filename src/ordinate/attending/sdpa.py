@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..numerics import compute_dtype
 from ..operators import no_second_derivatives
-from ..tracing import has_forward_gradients, is_transformed, is_transformed_beyond_grad, needs_dispatcher
+from ..tracing import has_forward_gradients, is_traced, is_transformed, is_transformed_beyond_grad
 from .call import Call, in_words
 
 
 def unsupported_reasons(call: Call) -> list[str]:
     mask, reasons = call.mask, []
     if call.bias is not None:
-        kinds = " + ".join(type(part).__name__ for part in call.parts)
+        kinds = " + ".join([type(part).__name__ for part in call.parts])
         reasons.append(f"a bias ({kinds}) would have to be a dense mask")
     if has_forward_gradients():
         reasons.append("its kernels have no forward-mode gradients")
@@ -30,7 +30,9 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append("window would have to be a dense mask")
     if mask.q_index is not None or mask.q_segments is not None:
         reasons.append("segments would have to be a dense mask")
-    if mask.causal and not _causal_without_mask(call):
+    # is_causal aligns to the top left, which is our bottom right for equal lengths only;
+    # a single query level with the last key sees everything.
+    if mask.causal and not (mask.q_len in (1, mask.k_len) and mask.k_len > 0):
         reasons.append(
             f"a causal mask with {in_words(mask.q_len)} queries and {in_words(mask.k_len)} keys "
             "would have to be dense"
@@ -42,12 +44,6 @@ def unsupported_reasons(call: Call) -> list[str]:
     if mask.causal and mask.key_padding is not None:
         reasons.append("key_padding_mask along with a causal mask would have to be dense")
     return reasons
-
-
-def _causal_without_mask(call: Call) -> bool:
-    # is_causal aligns to the top left, which is our bottom right for equal lengths only;
-    # a single query level with the last key sees everything.
-    return call.mask.q_len in (1, call.mask.k_len) and call.mask.k_len > 0
 
 
 def run(call: Call) -> tuple[Tensor, None]:
@@ -75,7 +71,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         hidden, shown = mask.key_padding[:, None, :, None], ~mask.key_padding[:, None, None, :]
         # The kernels hide a key by adding -inf to its logits; if one is infinite or NaN, that makes NaN. The CPU is
         # asked whether it has, which is quicker than to copy the keys each time.
-        asked = q.device.type == "cpu" and not needs_dispatcher(q, k, v)
+        asked = q.device.type == "cpu" and not is_traced(q, k, v)
         out = attend(k, shown) if asked else attend(k.masked_fill(hidden, 0.0), shown)
         if asked and not math.isfinite(out.detach().sum().item()):
             out = attend(k.masked_fill(hidden, 0.0), shown)

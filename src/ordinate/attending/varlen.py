@@ -11,7 +11,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..bias.types import Bias
 from ..caches import cleared_by
-from ..checks import check_bool, check_device, check_positive_int, check_rank, refused, short
+from ..checks import (
+    check_bool,
+    check_device,
+    check_instance,
+    check_positive_int,
+    check_rank,
+    refused,
+    short,
+)
 from ..encoding import PositionEncoding
 from ..positions import Places, Positions, missing_of, resolve
 from . import api
@@ -95,7 +103,7 @@ def attention_varlen(
     token_lengths = None
     places: Positions | None = q_positions
     if encoding is not None:
-        api.check_encoding(encoding)
+        check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         if q_positions is None and k_positions is None:
             # Tokens of one sequence, which alone see each other, are as far apart as their indices.
             places = Places.at(q_index, k_index, offset=0 if level else None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..caches import cleared_by
 from ..checks import check_instance, refused
-from ..numerics import compute_dtype
 from ..positions import Places
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -28,6 +29,12 @@ class Bias:
 
     _registry: ClassVar[dict[str, type[Bias]]] = {}
     _name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what a caller should not have made. A bias that is cut or rebuilt from one is not checked again."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,60 +100,54 @@ class Bias:
         """
         if not is_dataclass(self):
             return self
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        others = {
-            name: value.to(dtype)
-            for name, value in named
-            if isinstance(value, Tensor)
-            and value.is_floating_point()
-            and compute_dtype(value.dtype) != dtype
-        }
-        return replace(self, **others) if others else self
-
-    def integers(self) -> list[int]:
-        """The fields that are whole numbers, in order: where a table starts may follow from a length, which is a
-        symbol to a compiler and has no text."""
-        found: list[int] = []
-        for field in fields(self):  # type: ignore[arg-type]
+        changed, wide = {}, dtype == torch.float64
+        for field in fields(self):
             value = getattr(self, field.name)
-            if _is_integer(value):
-                found.append(value)
-            elif isinstance(value, Places):
-                found.extend(value.integers())
-        return found
+            floats = isinstance(value, Tensor) and value.is_floating_point()
+            if floats and wide != (value.dtype == torch.float64):
+                changed[field.name] = value.to(dtype)
+        return replace(self, **changed) if changed else self
 
-    def spec(self) -> str:
-        """All other fields, as one line of text: how custom operators carry a bias."""
+    # How a custom operator takes a bias: as tensors, integers and one line of text, for its schema knows nothing else.
+
+    def flattened(self) -> tuple[list[Tensor], list[int], str]:
+        """The whole bias: `tensors`, `integers` and `spec`."""
+        tensors: list[Tensor] = []
+        integers: list[int] = []
         settings = [self._name]
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            kind = "tensor" if isinstance(value, Tensor) else "integer" if _is_integer(value) else None
-            if isinstance(value, Places):
-                kind = f"places {value.kind()}"
-            settings.append(f"{field.name}={kind or repr(value)}")
-        return ";".join(settings)
+            if isinstance(value, Tensor):
+                tensors.append(value)
+                text = "tensor"
+            elif isinstance(value, Places):
+                tensors.extend(value.given)
+                integers.extend(value.integers())
+                text = f"places {value.kind()}"
+            elif isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+                # Where a table starts may follow from a length, which is a symbol to a compiler and has no text.
+                integers.append(value)  # type: ignore[arg-type]
+                text = "integer"
+            else:
+                text = repr(value)
+            settings.append(f"{field.name}={text}")
+        return tensors, integers, ";".join(settings)
+
+    def integers(self) -> list[int]:
+        """The fields that are whole numbers, in order."""
+        return self.flattened()[1]
+
+    def spec(self) -> str:
+        """All other fields, as one line of text."""
+        return self.flattened()[2]
 
     @staticmethod
     def rebuild(tensors: Sequence[Tensor], integers: Sequence[int], spec: str) -> Bias:
-        """The inverse of `tensors`, `integers` and `spec`; a sum has one line for each part."""
+        """The inverse of `flattened`; a sum has one line for each part."""
         from .types import SumBias
 
-        supply: dict[str, Iterator] = {"tensor": iter(tensors), "integer": iter(integers)}
-        parts = []
-        for line in spec.splitlines():
-            name, *settings = line.split(";")
-            values = {}
-            for setting in settings:
-                field, text = setting.split("=", 1)
-                if text in supply:
-                    values[field] = next(supply[text])
-                elif text.startswith("places "):
-                    kind = text.removeprefix("places ")
-                    values[field] = Places.rebuild(kind, supply["tensor"], supply["integer"])
-                else:
-                    values[field] = ast.literal_eval(text)
-            parts.append(Bias._registry[name](**values))
-        return parts[0] if len(parts) == 1 else SumBias(tuple(parts))
+        parts = rebuilt_parts(tensors, integers, spec)
+        return parts[0] if len(parts) == 1 else SumBias(parts)
 
     def __add__(self, other: Bias) -> Bias:
         from .add import add  # types come first: the rules of addition need all of them
@@ -159,42 +160,125 @@ class PairBias(Bias):
 
     places: Places
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         rule = "must be what positions.resolve returns, or a positions.Places"
         check_instance("places", self.places, Places, rule)
-        if self.places.axes > 1:
+        if not self.places.is_in_order and self.places.axes > 1:
             raise refused("places", "must be along one axis", f"{self.places.axes} axes")
 
     def distances(self) -> Int[Tensor, "batch q k"]:
         return self.places.distances()
 
     def block(self, q: slice, k: slice) -> Bias:
-        return replace(self, places=self.places.block(q, k))  # type: ignore[type-var]
-
-    def pullback_of_diagonals(
-        self, grad: Float[Tensor, "batch heads diagonals"]
-    ) -> tuple[Tensor | None, ...]:
-        """`pullback`, given the sum of the gradient on each diagonal."""
-        row = replace(self, places=self.places.as_one_query())  # type: ignore[type-var]
-        return row.pullback(grad[:, :, None])
+        return unchecked(self, places=self.places.block(q, k))
 
     @property
     def shape(self) -> tuple[int, int | None, int]:
         return self.places.batch, self.places.q_len, self.places.k_len
 
-    def _gradients(self, *shares: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the tensors before the places, and none of those of the places."""
-        return (*shares, *(None for _ in self.places.given))
+
+class DiagonalBias(PairBias):
+    """A bias that depends on the distance alone."""
+
+    def at(self, distances: Int[Tensor, "batch *shape"]) -> Float[Tensor, "batch heads *shape"]:
+        """What is added to the logits at these distances."""
+        raise NotImplementedError
+
+    def gradient(
+        self, grad: Float[Tensor, "batch heads n"], distances: Int[Tensor, "batch n"]
+    ) -> Tensor:
+        """The gradient of the one tensor, given that of the logits at these distances."""
+        raise NotImplementedError
+
+    def dense(self) -> Float[Tensor, "batch heads q k"]:
+        return self.at(self.distances())
+
+    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
+        distances = self.places.diagonal_distances()
+        return None if distances is None else self.at(distances)
+
+    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
+        distances = self.places.diagonal_distances()
+        if distances is None:
+            return self._pulled_back(grad.flatten(2), self.distances().flatten(1))
+        return self._pulled_back(diagonal_sums(grad), distances)
+
+    def pullback_of_diagonals(
+        self, sums: Float[Tensor, "batch heads diagonals"]
+    ) -> tuple[Tensor | None, ...]:
+        """`pullback`, given the sum of the gradient on each diagonal."""
+        distances = self.places.diagonal_distances()
+        assert distances is not None
+        return self._pulled_back(sums, distances)
+
+    def _pulled_back(self, grad: Tensor, distances: Tensor) -> tuple[Tensor | None, ...]:
+        return self.gradient(*same_batch(grad, distances)), *[None] * len(self.places.given)
+
+    def _lookup(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        return lambda b, h, q, k: self._at_pair(h, self.places.distance_at(b, q, k))
+
+    def _at_pair(self, head: Tensor, distance: Tensor) -> Tensor:
+        raise NotImplementedError
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+def unchecked(bias: Bias, **changes: Any) -> Bias:
+    """A bias with some fields changed, of which nothing has to be checked."""
+    values = {field.name: getattr(bias, field.name) for field in fields(bias)}  # type: ignore[arg-type]
+    return _made(type(bias), values | changes)
+
+
+def _made(kind: type[Bias], values: dict[str, Any]) -> Bias:
+    if kind.__post_init__ is not Bias.__post_init__:  # what else it does is not known
+        return kind(**values)
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def rebuilt_parts(tensors: Sequence[Tensor], integers: Sequence[int], spec: str) -> tuple[Bias, ...]:
+    """The summands of the bias that was flattened into these."""
+    next_tensor, next_integer = iter(tensors), iter(integers)
+    parts = []
+    for kind, settings in _parsed(spec):
+        values: dict[str, Any] = {}
+        for field, (source, value) in settings.items():
+            if source == "tensor":
+                value = next(next_tensor)
+            elif source == "integer":
+                value = next(next_integer)
+            elif source == "places":
+                value = Places.rebuild(value, next_tensor, next_integer)
+            values[field] = value
+        parts.append(_made(kind, values))
+    return tuple(parts)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(spec: str) -> list[tuple[type[Bias], dict[str, tuple[str, Any]]]]:
+    """Each part's class, and for each field where its value comes from: the tensors, the integers or the text."""
+    parts = []
+    for line in spec.splitlines():
+        name, *settings = line.split(";")
+        values: dict[str, tuple[str, Any]] = {}
+        for setting in settings:
+            field, text = setting.split("=", 1)
+            source, _, kind = text.partition(" ")
+            if source in ("tensor", "integer", "places"):
+                values[field] = source, kind
+            else:
+                values[field] = "text", ast.literal_eval(text)
+        parts.append((Bias._registry[name], values))
+    return parts
+
+
+cleared_by(_parsed.cache_clear)
 
 
 def same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Both with one batch size, where either may be 1."""
     batch = second.shape[0] if first.shape[0] == 1 else first.shape[0]
-    return tuple(x.expand(batch, *x.shape[1:]) for x in (first, second))  # type: ignore[return-value]
+    return first.expand(batch, *first.shape[1:]), second.expand(batch, *second.shape[1:])
 
 
 def diagonal_sums(matrix: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads diagonals"]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import LARGEST_DISTANCE, check_bool, check_last, check_size
+from ..checks import LARGEST_DISTANCE, check_bool, check_features, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
@@ -63,7 +63,7 @@ class Shaw(PositionEncoding):
         *,
         x: Float[Tensor, "batch seq d_model"] | None = None,
     ) -> RowBias:
-        check_last("q", q, "head_dim", self.head_dim)
+        check_features("q", q, "batch, heads, seq, head_dim", self.head_dim)
         places = resolve(q, k, q_positions, k_positions)
         dtype = compute_dtype(q.dtype)
         # The paper counts key - query, a bias counts query - key: the same rows, read backwards.

@@ -18,7 +18,7 @@ tensors here with ordinary autograd; adding one never means writing a kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,11 +28,11 @@ from torch import Tensor
 from ..checks import check_choice, check_instance, check_rank, check_table, refused
 from ..numerics import compute_dtype
 from ..positions import Places
-from .base import Bias, PairBias, ScoreMod, diagonal_sums, same_batch
+from .base import Bias, DiagonalBias, PairBias, ScoreMod, same_batch, unchecked
 
 
 @dataclass(frozen=True, eq=False)
-class LinearBias(PairBias):
+class LinearBias(DiagonalBias):
     """``-slope · distance`` for each head, or ``-slope · |distance|`` if symmetric (ALiBi)."""
 
     slopes: Float[Tensor, " heads"]
@@ -40,8 +40,8 @@ class LinearBias(PairBias):
     symmetric: bool = False
     scaled: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         check_rank("slopes", self.slopes, "heads")
 
     @property
@@ -52,33 +52,24 @@ class LinearBias(PairBias):
     def heads(self) -> int:
         return self.slopes.shape[0]
 
+    def at(self, distances: Int[Tensor, "batch *shape"]) -> Float[Tensor, "batch heads *shape"]:
+        slopes = self.slopes.view(-1, *(1,) * (distances.dim() - 1))
+        return -slopes * self._span(distances)[:, None]
+
     def _span(self, distance: Tensor) -> Tensor:
         return (distance.abs() if self.symmetric else distance).to(compute_dtype(self.slopes.dtype))
 
-    def dense(self) -> Float[Tensor, "batch heads q k"]:
-        return -self.slopes[:, None, None] * self._span(self.distances())[:, None]
+    def gradient(
+        self, grad: Float[Tensor, "batch heads n"], distances: Int[Tensor, "batch n"]
+    ) -> Tensor:
+        return -torch.einsum("bhn,bn->h", grad, self._span(distances)).to(self.slopes.dtype)
 
-    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
-        distances = self.places.diagonal_distances()
-        if distances is None:
-            return None
-        return -self.slopes[:, None] * self._span(distances)[:, None]
-
-    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
-        distances = self.places.diagonal_distances()
-        if distances is None:
-            slopes = -torch.einsum("bhqk,bqk->h", *same_batch(grad, self._span(self.distances())))
-        else:
-            sums = same_batch(diagonal_sums(grad), self._span(distances))
-            slopes = -torch.einsum("bhn,bn->h", *sums)
-        return self._gradients(slopes.to(self.slopes.dtype))
-
-    def _lookup(self):
-        return lambda b, h, q, k: -self.slopes[h] * self._span(self.places.distance_at(b, q, k))
+    def _at_pair(self, head: Tensor, distance: Tensor) -> Tensor:
+        return -self.slopes[head] * self._span(distance)
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceBias(PairBias):
+class DistanceBias(DiagonalBias):
     """``table[head, distance - lo]``, constant beyond both ends (T5, clipped, any function of distance)."""
 
     table: Float[Tensor, "heads distances"]
@@ -87,8 +78,8 @@ class DistanceBias(PairBias):
     scaled: bool = False
     causal_only: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         lo = check_table("table", self.table, "heads, distances", self.lo)
         object.__setattr__(self, "lo", lo)
 
@@ -102,32 +93,21 @@ class DistanceBias(PairBias):
         return self.table.shape[0]
 
     def _rows(self, distance: Tensor) -> Tensor:
-        return distance.clamp(self.lo, self.hi) - self.lo
+        return distance.clamp(self.lo, self.lo + self.table.shape[1] - 1) - self.lo
 
-    def dense(self) -> Float[Tensor, "batch heads q k"]:
-        return self.table[:, self._rows(self.distances())].transpose(0, 1)
-
-    def diagonals(self) -> Float[Tensor, "batch heads diagonals"] | None:
-        distances = self.places.diagonal_distances()
-        if distances is None:
-            return None
+    def at(self, distances: Int[Tensor, "batch *shape"]) -> Float[Tensor, "batch heads *shape"]:
         return self.table[:, self._rows(distances)].transpose(0, 1)
 
-    def pullback(self, grad: Float[Tensor, "batch heads q k"]) -> tuple[Tensor | None, ...]:
-        distances = self.places.diagonal_distances()
-        if distances is None:
-            distances = self.distances().flatten(1)
-            grad = grad.flatten(2)
-        else:
-            grad = diagonal_sums(grad)
-        grad, distances = same_batch(grad, distances)
+    def gradient(
+        self, grad: Float[Tensor, "batch heads n"], distances: Int[Tensor, "batch n"]
+    ) -> Tensor:
         table = torch.zeros_like(self.table, dtype=grad.dtype)
         for row_grad, row_distances in zip(grad, distances, strict=True):
             table.index_add_(1, self._rows(row_distances), row_grad)
-        return self._gradients(table.to(self.table.dtype))
+        return table.to(self.table.dtype)
 
-    def _lookup(self):
-        return lambda b, h, q, k: self.table[h, self._rows(self.places.distance_at(b, q, k))]
+    def _at_pair(self, head: Tensor, distance: Tensor) -> Tensor:
+        return self.table[head, self._rows(distance)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +121,7 @@ class KeyBias(Bias):
     scaled: bool = False
     causal_only: bool = True
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         check_rank("vector", self.vector, "batch, heads, keys")
 
     @property
@@ -152,8 +132,8 @@ class KeyBias(Bias):
     def shape(self) -> tuple[int, int | None, int]:
         return self.vector.shape[0], None, self.vector.shape[2]
 
-    def block(self, q: slice, k: slice) -> KeyBias:
-        return replace(self, vector=self.vector[:, :, k])
+    def block(self, q: slice, k: slice) -> Bias:
+        return unchecked(self, vector=self.vector[:, :, k])
 
     def dense(self) -> Float[Tensor, "batch heads 1 k"]:
         return self.vector[:, :, None]
@@ -191,8 +171,8 @@ class RowBias(PairBias):
     causal_only: bool = False
     values: Float[Tensor, "heads_or_1 distances v_dim"] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         check_choice("side", self.side, ("query", "key"))
         check_rank("features", self.features, "batch, heads, tokens, rank")
         lo = check_table("table", self.table, "heads or 1, distances, rank", self.lo)
@@ -229,11 +209,8 @@ class RowBias(PairBias):
         return rows, self.places.q_len, self.places.k_len
 
     def block(self, q: slice, k: slice) -> Bias:
-        return replace(
-            self,
-            features=self.features[:, :, q if self.side == "query" else k],
-            places=self.places.block(q, k),
-        )
+        features = self.features[:, :, q if self.side == "query" else k]
+        return unchecked(self, features=features, places=self.places.block(q, k))
 
     def rows(self) -> Int[Tensor, "batch q k"]:
         """Which row of the table each query and key look up."""
@@ -267,9 +244,9 @@ class RowBias(PairBias):
         table = torch.einsum("bhtn,bhtr->hnr", *same_batch(by_distance, self.features.to(dtype)))
         if self.table.shape[0] == 1:
             table = table.sum(dim=0, keepdim=True)
-        grads = self._gradients(features.to(self.features.dtype), table.to(self.table.dtype))
         # The value term is not part of dense(), so its gradient does not come from here.
-        return grads if self.values is None else (*grads, None)
+        others = len(self.places.given) + (self.values is not None)
+        return features.to(self.features.dtype), table.to(self.table.dtype), *[None] * others
 
     def _lookup(self):
         projected = self.projected()
@@ -289,7 +266,7 @@ class SumBias(Bias):
 
     parts: tuple[Bias, ...]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if not self.parts:
             raise refused("parts", "must hold at least one bias", "none")
         for index, part in enumerate(self.parts):
@@ -343,13 +320,13 @@ class SumBias(Bias):
         return [tensor for part in self.parts for tensor in part.tensors()]
 
     def computed_in(self, dtype: torch.dtype) -> SumBias:
-        return SumBias(tuple(part.computed_in(dtype) for part in self.parts))
+        return SumBias(tuple([part.computed_in(dtype) for part in self.parts]))
 
-    def integers(self) -> list[int]:
-        return [integer for part in self.parts for integer in part.integers()]
-
-    def spec(self) -> str:
-        return "\n".join([part.spec() for part in self.parts])
+    def flattened(self) -> tuple[list[Tensor], list[int], str]:
+        flat = [part.flattened() for part in self.parts]
+        tensors = [tensor for of_part, _, _ in flat for tensor in of_part]
+        integers = [integer for _, of_part, _ in flat for integer in of_part]
+        return tensors, integers, "\n".join([spec for _, _, spec in flat])
 
 
 def parts_of(bias: Bias | None) -> tuple[Bias, ...]:

@@ -98,6 +98,10 @@ RULES = {
     "must hold at least one bias": "至少要有一个偏置",
     "must be a bias": "必须是偏置",
     "must be read from each part of a sum that mixes both": "各部分不一致的和必须逐个部分读取",
+    # encodings
+    "is not called itself: call {methods}, or give it to attention": "不能直接调用：请调用 {methods}，或把它传给 attention",
+    "must be given along with q ({encoding} does not rotate: call {methods})": "必须与 q 一起给出（{encoding} 不做旋转，请调用 {methods}）",
+    "must be given along with q (one tensor alone: rope.at(positions).apply(q))": "必须与 q 一起给出（只旋转一个张量请用 rope.at(positions).apply(q)）",
     # rotations and their scalings
     "must be a tensor with a row for each channel": "必须是每个通道一行的张量",
     "must be at most head_dim {most}": "不能超过 head_dim {most}",

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..gpu import reason_against
-from ..operators import Operator
-from ..tracing import has_forward_gradients, is_transformed, needs_dispatcher
+from ..operators import Operator, schema_of
+from ..tracing import has_forward_gradients, is_traced, is_transformed
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -58,7 +58,7 @@ def rotate_(
     """
     k = _no_heads(q) if k is None else k
     arguments = (q, k, *q_tables, *k_tables, interleaved)
-    if needs_dispatcher(q, k):
+    if is_traced(q, k):
         _rotate_in_place_op(*arguments)
         return
     _launch_in_place(*arguments)
@@ -125,16 +125,12 @@ def _turn_back(ctx, needs, _, q_grad: Tensor, k_grad: Tensor):
     return q_grad if needs_q else None, k_grad if needs_k else None, *(None,) * 6
 
 
-_TABLES_SCHEMA = "Tensor q_cos, Tensor q_sin, Tensor k_cos, Tensor k_sin, bool interleaved"
 _rotate = Operator(
     "rotate", _launch, lambda q, k, *tables_and_flags: (_output_like(q), _output_like(k)),
-    schema=f"(Tensor q, Tensor k, {_TABLES_SCHEMA}, bool inverse) -> (Tensor, Tensor)",
     learns=2, save=_save_tables, pull_back=_turn_back,
 )  # fmt: skip
 _rotate_in_place_op = torch.library.custom_op(
-    "ordinate::rotate_",
-    _launch_in_place,
-    mutates_args=("q", "k"),
-    schema=f"(Tensor(a!) q, Tensor(b!) k, {_TABLES_SCHEMA}) -> ()",
-)
+    "ordinate::rotate_", _launch_in_place, mutates_args=("q", "k"),
+    schema=schema_of(_launch_in_place, mutated=("q", "k")),
+)  # fmt: skip
 _rotate_in_place_op.register_fake(lambda *arguments: None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..tracing import needs_dispatcher
+from ..tracing import is_traced
 from .layout import Layout
 
 # On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
@@ -23,19 +23,21 @@ _WORTH_A_COMPILED_LOOP = 2**18
 
 
 def rotate_pairs(
-    x: Float[Tensor, "batch heads seq head_dim"],
+    tensors: Sequence[Float[Tensor, "batch _ seq _"]],
     cos: Float[Tensor, "#batch 1 seq pairs"],
     sin: Float[Tensor, "#batch 1 seq pairs"],
     layout: Layout,
-) -> Float[Tensor, "batch heads seq head_dim"]:
-    """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair, in the dtype of cos and sin."""
+) -> Sequence[Tensor]:
+    """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair of each tensor, in the dtype of cos and sin."""
     # The fast way is made for two kinds of devices: others may lack complex numbers or outputs given as arguments.
-    if needs_dispatcher(x) or cos.requires_grad or x.device.type not in ("cpu", "cuda"):
-        return rotate_pairs_reference(x, cos, sin, layout)
-    x = x.resolve_neg()
-    if not (x.requires_grad and torch.is_grad_enabled()):
-        return _rotate_eagerly(x, cos, sin, layout)
-    rotated: Tensor = _RotatePairs.apply(x, cos, sin, layout)
+    if is_traced(*tensors) or cos.requires_grad or cos.device.type not in ("cpu", "cuda"):
+        return [rotate_pairs_reference(x, cos, sin, layout) for x in tensors]
+    learning = [x for x in tensors if x.requires_grad] if torch.is_grad_enabled() else []
+    if learning and len(learning) < len(tensors):  # what needs no gradient gets none
+        return [rotate_pairs((x,), cos, sin, layout)[0] for x in tensors]
+    if not learning:
+        return [_rotate_eagerly(x, cos, sin, layout) for x in tensors]
+    rotated: tuple[Tensor, ...] = _RotatePairs.apply(cos, sin, layout, *tensors)
     return rotated
 
 
@@ -63,20 +65,31 @@ class _RotatePairs(torch.autograd.Function):
     """The same numbers in fewer passes over memory; its gradient is the opposite turn."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx, cos: Tensor, sin: Tensor, layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         ctx.layout = layout
-        return _rotate_eagerly(x, cos, sin, layout)
+        ctx.set_materialize_grads(False)
+        return tuple([_rotate_eagerly(x, cos, sin, layout) for x in tensors])
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx, *grads: Tensor | None):
         cos, sin = ctx.saved_tensors
-        return rotate_pairs(grad, cos, -sin, ctx.layout), None, None, None
+        given = [grad for grad in grads if grad is not None]
+        turned = iter(rotate_pairs(given, cos, -sin, ctx.layout))
+        return None, None, None, *[None if grad is None else next(turned) for grad in grads]
 
 
 def _rotate_eagerly(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    x = x.resolve_neg()
     out = torch.empty_like(x)
-    if _suits_the_compiled_loop(x, out, cos) and _loop_agrees(x.dtype, layout):
+    suits = (
+        x.numel() >= _WORTH_A_COMPILED_LOOP
+        and x.device.type == "cpu"
+        and x.dtype in (torch.bfloat16, torch.float32)
+        and cos.dtype == torch.float32
+        and x.stride(-1) == out.stride(-1) == 1
+    )
+    if suits and _loop_agrees(x.dtype, layout):
         from ..kernels import rope_cpu
 
         rope_cpu.turn(x, out, cos, sin, interleaved=layout == "interleaved")
@@ -94,33 +107,23 @@ def _by_operations(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: Lay
         cos, sin = (table.repeat_interleave(2, dim=-1) for table in (cos, sin))
     else:
         cos = torch.cat((cos, cos), dim=-1)
-    as_it_lies = x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x))
+    if x.dtype == cos.dtype and (layout == "half" or _pairs_are_complex(x)):
+        _turn(x, turned, turned if layout == "half" else _room_like(x, cos.dtype), cos, sin, layout)
+        return out
     step = x.shape[-2]
-    if x.device.type == "cpu" and not as_it_lies:
+    if x.device.type == "cpu":
         share = _CHANNELS_PER_THREAD * torch.get_num_threads() / max(x.numel(), 1)
         step = max(1, math.ceil(step * min(share, 1.0)))
     wide, spare = (_room_like(x[..., :step, :], cos.dtype) for _ in range(2))
-    for to, given, cos_rows, sin_rows in _blocks(step, turned, x, cos, sin):
+    blocks = zip(*(tensor.split(step, dim=-2) for tensor in (turned, x, cos, sin)), strict=True)
+    for to, given, cos_rows, sin_rows in blocks:
         if given.shape[-2] < step:  # the last block
             wide, spare = (part[..., : given.shape[-2], :] for part in (wide, spare))
-        if as_it_lies:
-            _turn(given, to, spare, cos_rows, sin_rows, layout)
-            continue
         wide.copy_(given)
         wide_to = spare if layout == "half" else wide
         _turn(wide, wide_to, spare, cos_rows, sin_rows, layout)
         to.copy_(wide_to)
     return out
-
-
-def _suits_the_compiled_loop(x: Tensor, out: Tensor, cos: Tensor) -> bool:
-    return (
-        x.device.type == "cpu"
-        and x.dtype in (torch.bfloat16, torch.float32)
-        and cos.dtype == torch.float32
-        and x.stride(-1) == out.stride(-1) == 1
-        and x.numel() >= _WORTH_A_COMPILED_LOOP
-    )
 
 
 @functools.cache
@@ -152,13 +155,6 @@ def _room_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     return (
         room if room.stride(-1) == 1 else torch.empty_like(room, memory_format=torch.contiguous_format)
     )
-
-
-def _blocks(step: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The tensors ``step`` positions at a time."""
-    if step >= tensors[0].shape[-2]:
-        return (tensors,)
-    return zip(*(tensor.split(step, dim=-2) for tensor in tensors), strict=True)
 
 
 def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:

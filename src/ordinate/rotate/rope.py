@@ -215,7 +215,7 @@ class RoPE(PositionEncoding):
     def rotate(
         self,
         q: Float[Tensor, "batch heads q_len head_dim"],
-        k: Float[Tensor, "batch kv_heads k_len head_dim"],
+        k: Float[Tensor, "batch kv_heads k_len head_dim"] | None = None,
         q_positions: Positions | None = None,
         k_positions: Int[Tensor, "..."] | None = None,
         *,
@@ -223,8 +223,12 @@ class RoPE(PositionEncoding):
     ) -> tuple[
         Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
     ]:
+        if k is None:
+            rule = "must be given along with q (one tensor alone: rope.at(positions).apply(q))"
+            raise refused("k", rule, "None", error=TypeError)
         places = resolve(q, k, q_positions, k_positions, axes=self.axes)
-        check_lengths(lengths, batch=q.shape[0])
+        if lengths is not None:
+            check_lengths(lengths, batch=q.shape[0])
         near, shared = places.is_near, places.shared
         if near and type(self.scaling) in _PLAIN_SCALINGS:
             q_rotation = self._in_order(places.q_start, places.q_len, places.device)

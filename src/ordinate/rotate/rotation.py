@@ -59,7 +59,11 @@ class Rotation:
         Arithmetic is float32 (float64 for float64) and rounded once to the dtype of ``x``.
         """
         self._check(x, name)
-        return self._turn(x, self.cos_sin(compute_dtype(x.dtype)))
+        tables = self.cos_sin(compute_dtype(x.dtype))
+        if x.is_cuda and _fits_kernel(tables, tables, x):
+            return fused.rotate(x, None, tables, tables, interleaved=self.layout == "interleaved")[0]
+        cos, sin = tables
+        return rotate_pairs([x], cos[:, None], sin[:, None], self.layout)[0]
 
     def apply_both(
         self,
@@ -93,19 +97,25 @@ class Rotation:
             _check_writable("k", k)
             if q is k:
                 raise refused("k", "must be another tensor than q to be turned in place", "q twice")
-        q_tables = self.cos_sin(compute_dtype(q.dtype))
-        k_tables = q_tables
-        if k_rotation is not self or compute_dtype(k.dtype) != q_tables[0].dtype:
-            k_tables = k_rotation.cos_sin(compute_dtype(k.dtype))
-        learned = _learns(q_tables) or _learns(k_tables)
-        if fused.supports(q, k) and self.layout == k_rotation.layout and not learned:
+        dtype = compute_dtype(q.dtype)
+        q_tables = k_tables = self.cos_sin(dtype)
+        k_dtype = dtype if k.dtype == q.dtype else compute_dtype(k.dtype)
+        if k_rotation is not self or k_dtype != dtype:
+            k_tables = k_rotation.cos_sin(k_dtype)
+        if q.is_cuda and self.layout == k_rotation.layout and _fits_kernel(q_tables, k_tables, q, k):
             interleaved = self.layout == "interleaved"
             if not inplace:
                 return fused.rotate(q, k, q_tables, k_tables, interleaved=interleaved)
             if q.stride(-1) == k.stride(-1) == 1:
                 fused.rotate_(q, k, q_tables, k_tables, interleaved=interleaved)
                 return q, k
-        q_turned, k_turned = self._turn(q, q_tables), k_rotation._turn(k, k_tables)
+        cos, sin = q_tables
+        if k_tables is q_tables and k_rotation is self:
+            q_turned, k_turned = rotate_pairs([q, k], cos[:, None], sin[:, None], self.layout)
+        else:
+            (q_turned,) = rotate_pairs([q], cos[:, None], sin[:, None], self.layout)
+            cos, sin = k_tables
+            (k_turned,) = rotate_pairs([k], cos[:, None], sin[:, None], k_rotation.layout)
         return (q.copy_(q_turned), k.copy_(k_turned)) if inplace else (q_turned, k_turned)
 
     def _check(self, x: Tensor, name: str) -> None:
@@ -114,12 +124,6 @@ class Rotation:
         if x.shape[-2] != seq or rows not in (1, x.shape[0]):
             rule = "must fit a rotation of {rows} rows of {seq} positions"
             raise refused(name, rule, list(x.shape), rows=rows, seq=seq)
-
-    def _turn(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-        if fused.supports(x) and not _learns(tables):
-            return fused.rotate(x, None, tables, tables, interleaved=self.layout == "interleaved")[0]
-        cos, sin = tables
-        return rotate_pairs(x, cos[:, None], sin[:, None], self.layout)
 
     def cos_sin(
         self, dtype: torch.dtype
@@ -153,9 +157,10 @@ class Rotation:
         return cos, sin
 
 
-def _learns(tables: tuple[Tensor, Tensor]) -> bool:
-    """Whether a gradient reaches the angles, which the kernel has none for."""
-    return torch.is_grad_enabled() and tables[0].requires_grad
+def _fits_kernel(q_tables: fused.Tables, k_tables: fused.Tables, *tensors: Tensor) -> bool:
+    """Whether the kernel takes these, and no gradient reaches the angles, which the kernel has none for."""
+    learns = q_tables[0].requires_grad or k_tables[0].requires_grad
+    return fused.supports(*tensors) and not (learns and torch.is_grad_enabled())
 
 
 def rerotate(

@@ -53,10 +53,11 @@ def rotation(
     Args:
         user: The encoding that asks. What no living encoding has asked for is not cached any more.
     """
-    if is_traced() or seq * pairs < _WORTH_KEEPING or is_captured(device):
+    on_gpu = device.type == "cuda"
+    if seq * pairs < _WORTH_KEEPING or is_traced() or (on_gpu and is_captured(device)):
         return make()
     # On another stream it might be read before it is written.
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
     key = (settings, start, device, stream)
     entry = _kept.pop(key, None)
     # As in `numerics.constant`: what is cached must be usable wherever a rotation is.

@@ -13,22 +13,14 @@ from ...operators import Backward, Operator
 from .call import Launch, empty_as, rows_of_unit_stride
 from .plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
 
-# Whole numbers may follow from a length, which is a symbol where `torch.compile` keeps it open.
-_SCHEMA_TYPES = {
-    "Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "int": "SymInt", "int | None": "SymInt?",
-    "float": "float", "float | None": "float?",
-}  # fmt: skip
-#: The operators' arguments are the fields of `Launch`, in their order.
-_INPUTS = ", ".join(f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields(Launch))
 _COUNT = len(fields(Launch))
 _TENSORS = sum("Tensor" in str(field.type) for field in fields(Launch))
-#: Of which there are gradients: the first of these fields.
+#: Of which there are gradients: the first fields of `Launch`.
 _LEARN = ("q", "k", "v", *Wanted._fields)
 
 
-def forward(*inputs) -> tuple[Tensor, Tensor]:
+def forward(launch: Launch) -> tuple[Tensor, Tensor]:
     """The output and the logsumexp of each query's logits."""
-    launch = Launch(*inputs)
     q, k, v = launch.q, launch.k, launch.v
     batch, heads, q_len, _ = q.shape
     out = empty_as(q, v.shape[-1])
@@ -56,11 +48,10 @@ def _fake(q, k, v, *_):
 
 
 def backward(
-    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *inputs_and_wanted
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, launch: Launch, wanted: Wanted
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k and v, and of those parts of the bias that are there and `Wanted`; None for the others."""
-    launch = Launch(*inputs_and_wanted[:_COUNT])
-    asked_for = zip(Wanted._fields, inputs_and_wanted[_COUNT:], strict=True)
+    asked_for = zip(Wanted._fields, wanted, strict=True)
     wanted = Wanted(*[want and getattr(launch, name) is not None for name, want in asked_for])
     q, k, v = launch.q, launch.k, launch.v
     grads = {name: empty_as(x, x.shape[-1]) for name, x in (("q", q), ("k", k), ("v", v))}
@@ -177,12 +168,14 @@ def _rows_of_every_sequence(rows: Tensor, launch: Launch) -> Tensor:
     return rows.new_zeros(launch.q.shape[0], *rows.shape[1:])
 
 
-def _backward_of_tensors(*inputs) -> tuple[Tensor, ...]:
-    """An operator returns tensors: an empty one for what nobody asked for."""
-    out = inputs[2]
-    return tuple(
-        out.new_empty(0, dtype=torch.float32) if found is None else found for found in backward(*inputs)
-    )
+def _backward_of_tensors(
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, launch: Launch, wanted: Wanted
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """An operator returns tensors: an empty one for each gradient that is not wanted."""
+    found = backward(grad, grad_lse, out, lse, launch, wanted)
+    q, k, v, *rest = [out.new_empty(0, dtype=torch.float32) if x is None else x for x in found]
+    slopes, table, key, row, key_row = rest
+    return q, k, v, slopes, table, key, row, key_row
 
 
 def _fake_backward(grad, grad_lse, out, lse, q, k, v, slopes, table, key, row, key_row, *rest):
@@ -217,12 +210,9 @@ def _pull_back(ctx, needs, run_backward, grad: Tensor | None, grad_lse: Tensor |
 
 
 attention = Operator(
-    "fused_attention", forward, _fake, schema=f"({_INPUTS}) -> (Tensor, Tensor)",
-    learns=len(_LEARN), save=_setup_context, pull_back=_pull_back,
+    "fused_attention", forward, _fake, learns=len(_LEARN), save=_setup_context, pull_back=_pull_back,
     backward=Backward(
-        "fused_attention_backward", backward, _fake_backward, impl="fused", traced=_backward_of_tensors,
-        schema=f"(Tensor grad, Tensor? grad_lse, Tensor out, Tensor lse, {_INPUTS}, "
-        f"{', '.join(f'bool grad_{name}' for name in Wanted._fields)}) -> ({', '.join(['Tensor'] * len(_LEARN))})",
+        "fused_attention_backward", backward, _fake_backward, impl="fused", traced=_backward_of_tensors
     ),
 )  # fmt: skip
 

@@ -121,11 +121,6 @@ def _pull_back(ctx, needs, run_backward, grad: Tensor):
 
 #: ``factor · features · table`` for every distance, in float32.
 projected = Operator(
-    "row_projection", forward, _fake, schema="(Tensor features, Tensor table, float factor) -> Tensor",
-    learns=2, save=_setup_context, pull_back=_pull_back,
-    backward=Backward(
-        "row_projection_backward", backward, _fake_backward, impl="fused",
-        schema="(Tensor grad, Tensor features, Tensor table, float factor, bool of_features, bool of_table)"
-        " -> (Tensor, Tensor)",
-    ),
+    "row_projection", forward, _fake, learns=2, save=_setup_context, pull_back=_pull_back,
+    backward=Backward("row_projection_backward", backward, _fake_backward, impl="fused"),
 )  # fmt: skip

@@ -35,7 +35,7 @@ _MAX_WIDENED_ROW = 512
 def unsupported_reasons(call: Call) -> list[str]:
     q, v = call.q, call.v
     reasons = []
-    against = reason_without_triton() if _interpreting() else reason_against(q.device)
+    against = reason_against_machine(q.device)
     if against is not None:
         reasons.append(against)
     if has_forward_gradients():
@@ -57,6 +57,11 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append("a value term (Shaw's values) acts after the softmax")
     reasons += _bias_reasons(call.parts)
     return reasons
+
+
+def reason_against_machine(device: torch.device) -> str | None:
+    """Why no call can run there, or None."""
+    return reason_without_triton() if _interpreting() else reason_against(device)
 
 
 def _interpreting() -> bool:
