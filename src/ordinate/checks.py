@@ -146,8 +146,12 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 def check_integers(name: str, tensor: object) -> None:
     """``tensor`` must be a tensor of one of `INTEGERS`."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGERS:
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise refused(name, "must be an integer tensor", got, error=TypeError)
+        raise refused(
+            name,
+            "must be an integer tensor",
+            tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__,
+            error=TypeError,
+        )
 
 
 def check_features(name: str, tensor: Tensor, axes: str, size: int) -> None:
@@ -177,22 +181,30 @@ def check_table(name: str, table: Tensor, axes: str, lo: object) -> int:
     try:
         return check_int("lo", lo)
     except TypeError:
-        rule = "must be an int, the distance {table} starts from"
-        raise refused("lo", rule, short(lo), error=TypeError, table=name) from None
+        raise refused(
+            "lo",
+            "must be an int, the distance {table} starts from",
+            short(lo),
+            error=TypeError,
+            table=name,
+        ) from None
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise refused(name, "must be floating point", tensor.dtype, error=TypeError)
     if tensor.dtype.itemsize == 1:  # float8, in which PyTorch adds nothing up
-        rule = "must be floating point of at least 16 bits"
-        raise refused(name, rule, tensor.dtype, error=TypeError)
+        raise refused(name, "must be floating point of at least 16 bits", tensor.dtype, error=TypeError)
 
 
 def check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        got = short(value) if isinstance(value, (str, int, float)) else type(value).__name__
-        raise refused(name, "must be True or False", got, error=TypeError)
+        raise refused(
+            name,
+            "must be True or False",
+            short(value) if isinstance(value, (str, int, float)) else type(value).__name__,
+            error=TypeError,
+        )
 
 
 def as_int(name: str, value: object) -> int:
@@ -337,11 +349,13 @@ def check_within(name: str, values: Tensor, lowest: int, highest: int, rule: str
             Refusal(name, rule, None, facts),
         )
         if not assert_on_device(inside, str(check)):
-            rule, got = (
+            raise refused(
+                "torch",
                 "must have aten._assert_async.msg to compile a check that {check}",
                 torch.__version__,
+                error=NotImplementedError,
+                check=check,
             )
-            raise refused("torch", rule, got, error=NotImplementedError, check=check)
         return
     values = unwrapped(values)  # the numbers of a tensor under vmap cannot be read
     if values.numel() == 0 or values.device.type == "meta":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .bias.types import Bias
 from .checks import check_instance, check_positive_int, refused
-from .positions import Places, Positions, resolve
+from .places import Places, Positions, resolve
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
 

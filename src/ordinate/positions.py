@@ -7,25 +7,18 @@ so no dtype of the activations can merge two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .checks import (
-    INTEGERS,
-    check_device,
-    check_int,
-    check_integers,
-    check_ints,
-    check_positive_int,
-    check_rank,
-    refused,
-)
+from .checks import check_int, check_ints, check_positive_int, refused
 from .memory import check_room
-from .tracing import is_traced
+from .places import Places as Places
+from .places import Positions as Positions
+from .places import as_positions as as_positions
+from .places import resolve as resolve
 
 
 def sequential(
@@ -41,8 +34,9 @@ def sequential(
         length = check_positive_int("length", length, minimum=0)
         start = check_int("start", start)
         if start >= 2**63 - length:
-            rule = "must leave room for {length} positions of 64 bits"
-            raise refused("start", rule, start, length=length)
+            raise refused(
+                "start", "must leave room for {length} positions of 64 bits", start, length=length
+            )
         check_room("length", length, itemsize=8, device=device)
     return torch.arange(start, start + length, device=device)
 
@@ -132,354 +126,11 @@ def randomized(
     max_position = check_positive_int("max_position", max_position)
     batch = check_positive_int("batch", batch, minimum=0)
     if length > max_position:
-        rule = "must be at most max_position, the positions are distinct"
-        raise refused("length", rule, f"{length} > {max_position}")
+        raise refused(
+            "length",
+            "must be at most max_position, the positions are distinct",
+            f"{length} > {max_position}",
+        )
     check_room("max_position", batch, max_position, itemsize=24, device=device)
     draws = torch.rand(batch, max_position, generator=generator, device=device)
     return draws.topk(length, dim=-1).indices.sort(dim=-1).values
-
-
-def as_positions(
-    name: str,
-    positions: Tensor,
-    *,
-    batch: int | None = None,
-    seq: int | None = None,
-    device: torch.device | None = None,
-    axes: int = 1,
-) -> Int[Tensor, "..."]:
-    """Check what a caller passed and bring it to ``[batch or 1, seq]``, or ``[axes, batch or 1, seq]``.
-
-    Args:
-        batch, seq, device: What the positions must fit; None where they stand for themselves.
-    """
-    check_integers(name, positions)
-    rank, most = positions.dim(), 2 if axes == 1 else 3
-    if not 1 <= rank <= most:
-        raise _of_other_axes(name, positions, axes)
-    if rank == 3 and positions.shape[0] != axes:
-        raise refused(name, "must have {axes} axes", positions.shape[0], axes=axes)
-    if seq is not None and positions.shape[-1] != seq:
-        raise refused(name, "must have length {length}", list(positions.shape), length=seq)
-    if rank > 1 and batch is not None:
-        _check_batch(name, positions.shape[-2], batch)
-    if device is not None:
-        check_device(name, positions, device)
-    # A compiler would take what `long` returns for another tensor.
-    positions = positions if positions.dtype == torch.int64 else positions.long()
-    return positions[None] if rank == 1 else positions
-
-
-def _of_other_axes(name: str, positions: Tensor, axes: int) -> Exception:
-    rule = "must be [seq] or [batch, seq]"
-    if axes > 1:
-        rule = "must be [seq] or [batch, seq] or [{axes}, batch, seq]"
-    return refused(name, rule, list(positions.shape), axes=axes)
-
-
-def _check_batch(name: str, rows: int, batch: int) -> None:
-    if rows not in (1, batch):
-        raise refused(name, "must have batch size 1 or {batch}", rows, batch=batch)
-
-
-def check_lengths(lengths: object, *, batch: int) -> None:
-    """``lengths`` must be an int, an integer tensor ``[batch]`` or ``[batch or 1, seq]``, or a pair of those."""
-    if isinstance(lengths, tuple):
-        if len(lengths) != 2:
-            raise refused("lengths", "must be one for both or a pair for q and k", len(lengths))
-        for side in lengths:
-            check_lengths(side, batch=batch)
-    elif isinstance(lengths, Tensor):
-        if lengths.dtype not in INTEGERS or lengths.dim() > 2:
-            rule = "must be an int or an integer tensor [batch] or [batch, seq]"
-            raise refused("lengths", rule, f"{lengths.dtype} {list(lengths.shape)}")
-        if lengths.dim():
-            _check_batch("lengths", lengths.shape[0], batch)
-    elif lengths is not None:
-        try:
-            check_positive_int("lengths", lengths)
-        except TypeError:
-            rule, got = "must be an int or an integer tensor", type(lengths).__name__
-            raise refused("lengths", rule, got, error=TypeError) from None
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Where the queries and the keys of a call stand: what a bias that looks at pairs is made with.
-
-    Made once per call by `resolve`, and checked then. There are two kinds: positions that are data, made by `at`,
-    and tokens that are simply in order, made by `in_order`, which hold no tensor until `queries` or `keys` is read.
-
-    Attributes:
-        device: Where the tokens are.
-        given: The positions of queries and keys, ``[batch or 1, seq]`` or ``[axes, batch or 1, seq]``; () if in order.
-        offset: The distance of query i and key j is ``i - j + offset``, known without reading a tensor, which a
-            kernel launch could not. None where only the positions tell.
-        start: Where the first key stands, if in order.
-
-    Example:
-        >>> places = Places.in_order(2, 5)
-        >>> places.queries, places.keys
-        (tensor([[3, 4]]), tensor([[0, 1, 2, 3, 4]]))
-        >>> places.distances()
-        tensor([[[ 3,  2,  1,  0, -1],
-                 [ 4,  3,  2,  1,  0]]])
-    """
-
-    q_len: int
-    k_len: int
-    device: torch.device
-    given: tuple[Tensor, ...] = ()
-    offset: int | None = None
-    start: int = 0
-    #: Whether tokens stand one after the other, with nothing between.
-    is_in_order: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "is_in_order", len(self.given) == 0
-        )  # a compiler knows no `not` of a tuple
-
-    @staticmethod
-    def at(queries: Tensor, keys: Tensor, *, offset: int | None = None) -> Places:
-        """Places that are data.
-
-        Args:
-            queries, keys: ``[seq]``, ``[batch, seq]`` or ``[axes, batch or 1, seq]``.
-            offset: Where distances follow from indices all the same, as within each of several packed sequences.
-        """
-        axes = max(
-            [x.shape[0] if isinstance(x, Tensor) and x.dim() == 3 else 1 for x in (queries, keys)]
-        )
-        named = {"queries": queries, "keys": keys}
-        q, k = (as_positions(name, x, axes=axes) for name, x in named.items())
-        if keys is queries:
-            k = q
-        if q.shape[-2] != 1:
-            _check_batch("keys", k.shape[-2], q.shape[-2])
-        check_device("keys", k, q.device)
-        return Places(q.shape[-1], k.shape[-1], q.device, (q, k), offset)
-
-    @staticmethod
-    def in_order(
-        q_len: int, k_len: int, *, start: int = 0, device: torch.device | str | None = None
-    ) -> Places:
-        """Keys at ``start, start + 1, …``, and the last query level with the last key."""
-        if not torch.compiler.is_compiling():  # there a length may be symbolic
-            q_len = check_positive_int("q_len", q_len, minimum=0)
-            k_len = check_positive_int("k_len", k_len, minimum=0)
-            start = check_int("start", start)
-        device = torch.empty(0, device=device).device  # the default one, where a compiler traces too
-        return Places(q_len, k_len, device, (), k_len - q_len, start)
-
-    @property
-    def q_start(self) -> int:
-        """Where the first query stands, if in order."""
-        assert self.offset is not None
-        return self.start + self.offset
-
-    @property
-    def is_near(self) -> bool:
-        """Whether tokens are in order and their positions known to be small; nothing is looked at."""
-        return self.is_in_order and (not isinstance(self.start, int) or abs(self.start) < 2**28)
-
-    @property
-    def queries(self) -> Int[Tensor, "..."]:
-        return self._run(self.q_start, self.q_len) if self.is_in_order else self.given[0]
-
-    @property
-    def keys(self) -> Int[Tensor, "..."]:
-        return self._run(self.start, self.k_len) if self.is_in_order else self.given[1]
-
-    def _run(self, start: int, length: int) -> Int[Tensor, "1 seq"]:
-        return torch.arange(start, start + length, device=self.device)[None]
-
-    @property
-    def aligned(self) -> bool:
-        """Whether indices counted from the ends tell distances: the last query and the last key are 0 apart."""
-        return self.offset is not None and self.offset == self.k_len - self.q_len
-
-    @property
-    def shared(self) -> bool:
-        """Whether queries and keys are the same tokens."""
-        if self.is_in_order:
-            return self.offset == 0 and self.q_len == self.k_len
-        return self.given[0] is self.given[1]
-
-    @property
-    def batch(self) -> int:
-        """How many rows differ: 1 where all stand alike."""
-        return 1 if self.is_in_order else max([x.shape[-2] for x in self.given])
-
-    @property
-    def axes(self) -> int:
-        """How many coordinates are given; 1 also where one number stands for all of them."""
-        if self.is_in_order:
-            return 1
-        return max([x.shape[0] if x.dim() == 3 else 1 for x in self.given])
-
-    def same_as(self, other: Places) -> bool:
-        """Whether both give each pair one distance; equal numbers in two tensors do not count."""
-        if self is other:
-            return True
-        if (self.q_len, self.k_len) != (other.q_len, other.k_len):
-            return False
-        if self.offset is not None and other.offset is not None:
-            return bool(self.offset == other.offset)
-        if self.is_in_order or other.is_in_order:
-            return False
-        return self.given[0] is other.given[0] and self.given[1] is other.given[1]
-
-    def along(self, axis: int) -> Places:
-        """The same tokens by one of their coordinates."""
-        if 1 < self.axes <= axis:
-            got = f"{self.axes} axes"
-            raise refused("q_positions", "must have axis {axis}", got, axis=axis)
-        given = tuple(x[axis] if x.dim() == 3 else x for x in self.given)
-        return replace(self, given=given[:1] * 2 if self.shared else given)
-
-    def block(self, q: slice, k: slice) -> Places:
-        """The same for some of the queries and some of the keys."""
-        (q_start, q_stop, _), (k_start, k_stop, _) = q.indices(self.q_len), k.indices(self.k_len)
-        offset = None if self.offset is None else self.offset + q_start - k_start
-        given = tuple(x[..., part] for x, part in zip(self.given, (q, k), strict=False))
-        q_len, k_len = max(0, q_stop - q_start), max(0, k_stop - k_start)
-        return Places(q_len, k_len, self.device, given, offset, self.start + k_start)
-
-    def distances(self) -> Int[Tensor, "batch q k"]:
-        """``query - key`` for each pair; the past is positive."""
-        if self.offset is None:
-            return self.queries[:, :, None] - self.keys[:, None, :]
-        q = torch.arange(self.q_len, device=self.device) + self.offset
-        return (q[:, None] - torch.arange(self.k_len, device=self.device))[None]
-
-    def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
-        """The distance on each diagonal, in the order of `Bias.diagonals`; None where there is not one on each.
-
-        Positions that are data are looked at.
-        """
-        count = torch.arange(self.q_len + self.k_len - 1, device=self.device)
-        if self.offset is not None:
-            return (self.q_len - 1 + self.offset - count)[None]
-        if not all((positions.diff(dim=-1) == 1).all() for positions in self.given):
-            return None
-        return self.queries[:, -1:] - self.keys[:, :1] - count
-
-    def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The distance of one pair by index; positions of one row hold for every row of the batch."""
-        if self.offset is not None:
-            return q - k + self.offset
-        at_q, at_k = self.given
-        return at_q[b if len(at_q) > 1 else b * 0, q] - at_k[b if len(at_k) > 1 else b * 0, k]
-
-    def check_distances(self) -> None:
-        """Refuse positions so far apart that a distance would not fit in 64 bits; only those that can be looked at."""
-        if self.device.type != "cpu" or is_traced(*self.given):
-            return
-        for name, positions in zip(("q_positions", "k_positions"), self.given, strict=True):
-            if positions.numel():
-                low, high = (int(end) for end in torch.aminmax(positions))
-                if low <= -(2**62) or high >= 2**62:
-                    got = low if low <= -(2**62) else high
-                    raise refused(name, "must be less than 2**62 in size for a bias", got)
-
-    # How a custom operator carries them: as tensors, integers and a word, for its schema knows nothing else.
-
-    def integers(self) -> list[int]:
-        sizes = [self.q_len, self.k_len, self.start] if self.is_in_order else []
-        return sizes if self.offset is None else [*sizes, self.offset]
-
-    def kind(self) -> str:
-        if self.is_in_order:
-            return f"in order on {self.device}"
-        return "given" if self.offset is None else "given, with an offset"
-
-    @staticmethod
-    def rebuild(kind: str, tensors: Iterator[Tensor], integers: Iterator[int]) -> Places:
-        """The inverse of `given`, `integers` and `kind`."""
-        if kind.startswith("in order on "):
-            q_len, k_len, start, offset = next(integers), next(integers), next(integers), next(integers)
-            return Places(q_len, k_len, torch.device(kind[len("in order on ") :]), (), offset, start)
-        q, k = next(tensors), next(tensors)
-        own = None if kind == "given" else next(integers)
-        return Places(q.shape[-1], k.shape[-1], q.device, (q, k), own)
-
-
-#: What `rotate` and `bias` take as their first positions: those of the queries, or places, which hold the keys' too.
-Positions = Int[Tensor, "..."] | Places
-
-
-def resolve(
-    q: Tensor,
-    k: Tensor,
-    q_positions: Tensor | Places | None,
-    k_positions: Tensor | None,
-    *,
-    axes: int = 1,
-) -> Places:
-    """Where queries and keys stand, where callers may leave out what is plain.
-
-    With neither given, keys count from 0 and queries are aligned to the end of the keys. With
-    one given and equal lengths, the other follows it; with unequal lengths that would be a guess.
-    `attention` does this once per call and passes the result on as ``q_positions``; it is then returned unchanged.
-
-    Args:
-        axes: How many coordinates the encoding reads.
-
-    Example:
-        >>> q = k = torch.randn(1, 2, 3, 8)
-        >>> resolve(q, k, torch.tensor([5, 6, 9]), None).distances()
-        tensor([[[ 0, -1, -4],
-                 [ 1,  0, -3],
-                 [ 4,  3,  0]]])
-    """
-    if isinstance(q_positions, Places):
-        places, batch, q_len, k_len = q_positions, q.shape[0], q.shape[-2], k.shape[-2]
-        if k_positions is not None:
-            raise refused("k_positions", "must be None where q_positions hold the keys' places too")
-        if (places.q_len, places.k_len) != (q_len, k_len):
-            rule = "must hold the places of {q_len} queries and {k_len} keys"
-            got = f"{places.q_len} and {places.k_len}"
-            raise refused("q_positions", rule, got, q_len=q_len, k_len=k_len)
-        if not places.is_in_order:
-            _check_batch("q_positions", places.batch, batch)
-            if places.axes not in (1, axes):
-                raise _of_other_axes("q_positions", places.given[0], axes)
-        return places
-    for name, tensor in (("q", q), ("k", k)):
-        check_rank(name, tensor, "batch, heads, seq, head_dim")
-    if k.shape[0] != q.shape[0]:
-        raise refused("k", "must have the batch size {batch} of q", k.shape[0], batch=q.shape[0])
-    return locate(q, k, q_positions, k_positions, axes=axes)
-
-
-def locate(
-    q: Tensor, k: Tensor, q_positions: Tensor | None, k_positions: Tensor | None, *, axes: int
-) -> Places:
-    """`resolve` for q and k whose shapes have been checked."""
-    batch, q_len, k_len = q.shape[0], q.shape[-2], k.shape[-2]
-    if q_positions is None and k_positions is None:
-        return Places(q_len, k_len, k.device, (), k_len - q_len)
-    if q_len != k_len and (q_positions is None or k_positions is None):
-        missing, given = missing_of(q_positions)
-        rule = "must be given along with {given} when lengths differ"
-        raise refused(missing, rule, f"{q_len} queries and {k_len} keys", given=given)
-    sides = {"q_positions": (q_positions, q), "k_positions": (k_positions, k)}
-    queries, keys = (
-        None if at is None else
-        as_positions(name, at, batch=batch, seq=x.shape[-2], device=x.device, axes=axes)
-        for name, (at, x) in sides.items()
-    )  # fmt: skip
-    if k_positions is None or k_positions is q_positions:
-        keys = queries
-    elif queries is None:
-        queries = keys
-    assert queries is not None
-    assert keys is not None
-    return Places(q_len, k_len, k.device, (queries, keys))
-
-
-def missing_of(q_positions: object) -> tuple[str, str]:
-    """Which positions a caller left out, and which were given."""
-    names = ("q_positions", "k_positions")
-    return names if q_positions is None else names[::-1]

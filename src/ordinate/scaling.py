@@ -112,8 +112,9 @@ class NTK(Scaling):
         try:
             stretched = _ntk_base(base, dim, float(self.factor))
         except OverflowError:
-            rule = "must leave the base {base} finite"
-            raise refused("factor", rule, f"{self.factor:g}", base=f"{base:g}") from None
+            raise refused(
+                "factor", "must leave the base {base} finite", f"{self.factor:g}", base=f"{base:g}"
+            ) from None
         return frequencies(stretched, dim, device)
 
 
@@ -282,8 +283,12 @@ class LongRoPE(Scaling):
     def inv_freq(self, base, dim, lengths=None, device=None):
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != dim // 2:
-                rule = "must have one divisor for each of {pairs} pairs"
-                raise refused(name, rule, len(getattr(self, name)), pairs=dim // 2)
+                raise refused(
+                    name,
+                    "must have one divisor for each of {pairs} pairs",
+                    len(getattr(self, name)),
+                    pairs=dim // 2,
+                )
         plain = frequencies(base, dim, device if lengths is None else lengths.device)
         short = plain / constant(self.short_factor, torch.float64, plain.device)
         if lengths is None:

@@ -7,26 +7,22 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bias.types import Bias, PairBias, RowBias, parts_of
+from ..bias.types import Bias, RowBias, parts_of
 from ..checks import (
     check_bool,
     check_choice,
-    check_device,
-    check_floating,
     check_instance,
     check_number,
-    check_positive_int,
-    check_rank,
     refused,
 )
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import compute_dtype, without_autocast
-from ..positions import Places, Positions, check_lengths, locate, resolve
+from ..places import Places, Positions, check_lengths, locate, resolve
 from . import chunked, reference, sdpa
+from .arguments import build_mask, check_bias, check_qkv
 from .call import Call
 from .fused import terms as fused
 from .mask import Mask
@@ -172,8 +168,13 @@ def _choose(call: Call, impl: str) -> ModuleType:
                 return module
     reasons = _IMPLEMENTATIONS[impl].unsupported_reasons(call)
     if reasons:
-        rule = "impl={impl} cannot do this call: {reasons}"
-        raise refused("", rule, error=NotImplementedError, impl=repr(impl), reasons="; ".join(reasons))
+        raise refused(
+            "",
+            "impl={impl} cannot do this call: {reasons}",
+            error=NotImplementedError,
+            impl=repr(impl),
+            reasons="; ".join(reasons),
+        )
     return _IMPLEMENTATIONS[impl]
 
 
@@ -200,7 +201,7 @@ def _prepare(
 ) -> Call:
     """Check every argument, rotate, and describe the bias and the mask."""
     check_qkv(q, k, v)
-    mask = _build_mask(q, k, causal, window, q_segment_ids, k_segment_ids, key_padding_mask)
+    mask = build_mask(q, k, causal, window, q_segment_ids, k_segment_ids, key_padding_mask)
     q, k, bias = apply_encoding(
         q, k, encoding, bias, q_positions, k_positions, lengths, x, causal=causal
     )
@@ -208,85 +209,6 @@ def _prepare(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
     )  # fmt: skip
-
-
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        check_rank(name, tensor, "batch, heads, seq, head_dim")
-        if tensor is q or tensor.dtype != q.dtype:
-            check_floating(name, tensor)
-        if tensor.dtype != q.dtype:
-            rule = "must have the dtype of q, {dtype}"
-            raise refused(name, rule, tensor.dtype, error=TypeError, dtype=q.dtype)
-        if tensor.device != q.device:
-            raise refused(name, "must be on the device of q, {device}", tensor.device, device=q.device)
-        if tensor.shape[0] != q.shape[0]:
-            raise refused(name, "must have batch size {batch}", tensor.shape[0], batch=q.shape[0])
-    heads, kv_heads = q.shape[1], k.shape[1]
-    if 0 in (heads, q.shape[-1]):
-        raise refused("q", "must have at least 1 head and head_dim 1", list(q.shape))
-    if k.shape[-1] != q.shape[-1]:
-        raise refused("k", "must have the head_dim of q, {size}", k.shape[-1], size=q.shape[-1])
-    if v.shape[1:3] != k.shape[1:3]:
-        rule = "must have the heads and length of k, {sizes}"
-        raise refused("v", rule, list(v.shape[1:3]), sizes=list(k.shape[1:3]))
-    if kv_heads == 0 or heads % kv_heads:
-        rule = "must be a multiple of the kv_heads {kv_heads} of k"
-        raise refused("heads of q", rule, heads, kv_heads=kv_heads)
-
-
-def _build_mask(
-    q: Tensor,
-    k: Tensor,
-    causal: bool,
-    window: int | None,
-    q_segment_ids: Tensor | None,
-    k_segment_ids: Tensor | None,
-    key_padding_mask: Tensor | None,
-) -> Mask:
-    batch, q_len, k_len = q.shape[0], q.shape[2], k.shape[2]
-    check_bool("causal", causal)
-    if window is not None:
-        window = min(check_positive_int("window", window), 2**31 - 1)  # longer than any sequence
-    if k_segment_ids is not None and q_segment_ids is None:
-        raise refused("q_segment_ids", "must be given along with k_segment_ids", "None")
-    if q_segment_ids is not None and k_segment_ids is None:
-        if q_len != k_len:
-            got = f"{q_len} queries and {k_len} keys"
-            raise refused("k_segment_ids", "must be given when lengths differ", got)
-        k_segment_ids = q_segment_ids
-    if q_segment_ids is not None and k_segment_ids is not None:
-        q_segment_ids = _per_token("q_segment_ids", q_segment_ids, batch, q_len, q.device)
-        k_segment_ids = _per_token("k_segment_ids", k_segment_ids, batch, k_len, q.device)
-    if key_padding_mask is not None:
-        key_padding_mask = as_padding(key_padding_mask, batch, k_len, q.device)
-    return Mask(
-        q_len, k_len, k_len - q_len, causal, window,
-        q_segments=q_segment_ids, k_segments=k_segment_ids, key_padding=key_padding_mask,
-    )  # fmt: skip
-
-
-def as_padding(key_padding_mask: Tensor, batch: int, k_len: int, device: torch.device) -> Tensor:
-    """Check a padding mask, which is easily given upside down, and bring it to ``[batch or 1, k_len]``."""
-    padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, device)
-    if padding.dtype != torch.bool:
-        rule = (
-            "must be bool with True at padding (for a Hugging Face attention_mask: attention_mask == 0)"
-        )
-        raise refused("key_padding_mask", rule, padding.dtype, error=TypeError)
-    return padding
-
-
-def _per_token(name: str, tensor: Tensor, batch: int, seq: int, device: torch.device) -> Tensor:
-    check_instance(name, tensor, Tensor, "must be a tensor")
-    if tensor.is_floating_point() or tensor.is_complex():
-        raise refused(name, "must be bool or integers", tensor.dtype, error=TypeError)
-    rows = tensor[None] if tensor.dim() == 1 else tensor
-    if rows.dim() != 2 or rows.shape[1] != seq or rows.shape[0] not in (1, batch):
-        rule = "must be [{seq}] or [{batch}, {seq}]"
-        raise refused(name, rule, list(tensor.shape), batch=batch, seq=seq)
-    check_device(name, rows, device)
-    return rows
 
 
 def apply_encoding(
@@ -321,47 +243,8 @@ def apply_encoding(
             if value is not None:
                 raise refused(name, "must be None without an encoding, which would read it")
     if bias is not None:
-        _check_bias(bias, q, k, causal)
+        check_bias(bias, q, k, causal)
     return q, k, bias
-
-
-_EXCHANGED = (
-    "; q {q} looks like [batch, seq, heads, head_dim], and [batch, heads, seq, head_dim] "
-    "is asked for: q.transpose(1, 2)"
-)
-
-
-def _advice(part: Bias, q: Tensor) -> str:
-    """What to add to a refusal where q has as many tokens as the bias has heads."""
-    return _EXCHANGED if part.heads == q.shape[2] else ""
-
-
-def _check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
-    rule = "must be one of ordinate's bias types (a dense matrix is not)"
-    check_instance("bias", bias, Bias, rule)
-    # The mask goes by index, so for a lone query, the last, causal or not is the same.
-    if bias.causal_only and not causal and q.shape[2] > 1:
-        rule = (
-            "must be True with this bias, which has no rule for keys of the future "
-            "(for attention in both directions: ALiBi(symmetric=True), T5Bias(bidirectional=True))"
-        )
-        raise refused("causal", rule, False)
-    for part in parts_of(bias):
-        batch, q_len, k_len = part.shape
-        expected = [q.shape[0], q.shape[2], k.shape[2]]
-        if batch not in (1, expected[0]) or q_len not in (None, expected[1]) or k_len != expected[2]:
-            rule, got = "must be made for batch, queries and keys {sizes}", [batch, q_len, k_len]
-            raise refused("bias", rule, got, advice=_advice(part, q), sizes=expected, q=list(q.shape))
-        if part.heads != q.shape[1]:
-            rule = "must have the {heads} heads of q"
-            advice = _advice(part, q)
-            raise refused("bias", rule, part.heads, advice=advice, heads=q.shape[1], q=list(q.shape))
-        if isinstance(part, PairBias) and part.places.offset is None:
-            part.places.check_distances()
-        for tensor in part.tensors():
-            if tensor.device != q.device:
-                rule = "must be on the device of q, {device}"
-                raise refused("bias", rule, tensor.device, device=q.device)
 
 
 def finish(
@@ -392,6 +275,10 @@ def finish(
     for part in parts:
         values = part.values if isinstance(part, RowBias) else None
         if values is not None and values.shape[-1] != v.shape[-1]:
-            rule = "must have the head_dim {size} of the bias's values"
-            raise refused("v", rule, v.shape[-1], size=values.shape[-1])
+            raise refused(
+                "v",
+                "must have the head_dim {size} of the bias's values",
+                v.shape[-1],
+                size=values.shape[-1],
+            )
     return Call(q, k, v, bias, parts, mask, float(scale), softcap, float(dropout_p), return_lse)

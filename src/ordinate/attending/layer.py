@@ -21,8 +21,10 @@ from ..checks import (
 )
 from ..encoding import PositionEncoding
 from ..memory import check_room
-from ..positions import Places, as_positions, sequential
-from .api import Impl, as_padding, attention
+from ..places import Places, as_positions
+from ..positions import sequential
+from .api import Impl, attention
+from .arguments import as_padding
 
 
 @dataclass(eq=False)
@@ -138,8 +140,13 @@ class MultiHeadAttention(nn.Module):
         num_heads = check_size("num_heads", num_heads)
         num_kv_heads = check_size("num_kv_heads", num_kv_heads)
         if num_heads % num_kv_heads:
-            rule = "must be a multiple of {divisor} {count}"
-            raise refused("num_heads", rule, num_heads, divisor="num_kv_heads", count=num_kv_heads)
+            raise refused(
+                "num_heads",
+                "must be a multiple of {divisor} {count}",
+                num_heads,
+                divisor="num_kv_heads",
+                count=num_kv_heads,
+            )
         if encoding is not None:
             check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         check_bool("causal", causal)
@@ -147,8 +154,13 @@ class MultiHeadAttention(nn.Module):
             head_dim = check_size("head_dim", head_dim)
         else:
             if d_model % num_heads:
-                rule = "must be a multiple of {divisor} {count}"
-                raise refused("d_model", rule, d_model, divisor="num_heads", count=num_heads)
+                raise refused(
+                    "d_model",
+                    "must be a multiple of {divisor} {count}",
+                    d_model,
+                    divisor="num_heads",
+                    count=num_heads,
+                )
             head_dim = d_model // num_heads
         if window is not None:
             window = check_positive_int("window", window)
@@ -251,17 +263,26 @@ class MultiHeadAttention(nn.Module):
     def _check_cache(self, cache: KVCache, k: Tensor) -> None:
         check_instance("cache", cache, KVCache, "must be a KVCache")
         if not self.causal:
-            rule = "must be True with a cache, whose past cannot see new tokens"
-            raise refused("causal", rule, False)
+            raise refused("causal", "must be True with a cache, whose past cannot see new tokens", False)
         if cache.k is None:
             return
         past = cache.k
         if past.shape[0] != k.shape[0]:
-            rule = "must have the batch size {batch} of the cache"
-            raise refused("x", rule, k.shape[0], batch=past.shape[0])
+            raise refused(
+                "x", "must have the batch size {batch} of the cache", k.shape[0], batch=past.shape[0]
+            )
         if past.shape[1::2] != k.shape[1::2]:
-            rule = "must have this layer's kv_heads and head_dim {sizes}"
-            raise refused("cache", rule, list(past.shape[1::2]), sizes=list(k.shape[1::2]))
+            raise refused(
+                "cache",
+                "must have this layer's kv_heads and head_dim {sizes}",
+                list(past.shape[1::2]),
+                sizes=list(k.shape[1::2]),
+            )
         if (past.dtype, past.device) != (k.dtype, k.device):
-            got = f"{past.dtype} on {past.device}"
-            raise refused("cache", "must be {dtype} on {device}", got, dtype=k.dtype, device=k.device)
+            raise refused(
+                "cache",
+                "must be {dtype} on {device}",
+                f"{past.dtype} on {past.device}",
+                dtype=k.dtype,
+                device=k.device,
+            )

@@ -15,14 +15,14 @@ from ..checks import (
     check_bool,
     check_device,
     check_instance,
-    check_positive_int,
     check_rank,
     refused,
     short,
 )
 from ..encoding import PositionEncoding
-from ..positions import Places, Positions, missing_of, resolve
+from ..places import Places, Positions, missing_of, resolve
 from . import api
+from .arguments import check_qkv, check_window
 from .mask import Mask
 
 
@@ -70,8 +70,7 @@ def attention_varlen(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_rank(name, tensor, "tokens, heads, head_dim")
     check_bool("causal", causal)
-    if window is not None:
-        window = min(check_positive_int("window", window), 2**31 - 1)  # longer than any sequence
+    window = None if window is None else check_window(window)
     # Queries and keys that are the same tokens are as far from each other as their indices, within a sequence.
     level = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
     if cu_seqlens_k is None:
@@ -79,15 +78,18 @@ def attention_varlen(
     _check_starts("cu_seqlens_q", cu_seqlens_q, q)
     _check_starts("cu_seqlens_k", cu_seqlens_k, k)
     if cu_seqlens_k.shape != cu_seqlens_q.shape:
-        rule = "must describe the {count} sequences of cu_seqlens_q"
-        raise refused("cu_seqlens_k", rule, len(cu_seqlens_k) - 1, count=len(cu_seqlens_q) - 1)
+        raise refused(
+            "cu_seqlens_k",
+            "must describe the {count} sequences of cu_seqlens_q",
+            len(cu_seqlens_k) - 1,
+            count=len(cu_seqlens_q) - 1,
+        )
     if (q_positions is None) != (k_positions is None) and not level:
         missing, given = missing_of(q_positions)
-        rule = "must be given along with {given} and cu_seqlens_k"
-        raise refused(missing, rule, "None", given=given)
+        raise refused(missing, "must be given along with {given} and cu_seqlens_k", "None", given=given)
     cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
-    api.check_qkv(q, k, v)
+    check_qkv(q, k, v)
 
     q_segments, q_index = _segments(cu_seqlens_q, q.shape[2])
     k_segments, k_index = (q_segments, q_index) if level else _segments(cu_seqlens_k, k.shape[2])
@@ -148,8 +150,7 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
         return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
-        rule = "must rise from 0 to the {tokens} tokens"
-        raise refused(name, rule, short(listed), tokens=len(tokens))
+        raise refused(name, "must rise from 0 to the {tokens} tokens", short(listed), tokens=len(tokens))
     if keeps:
         _found_right[starts] = (starts._version, len(tokens))
 
@@ -178,7 +179,10 @@ def _token_lengths(
     else:
         check_rank("lengths", lengths, "sequences")
         if lengths.is_floating_point() or len(lengths) != sequences:
-            got = f"{lengths.dtype} {list(lengths.shape)}"
-            rule = "must be {sequences} integers, one a sequence"
-            raise refused("lengths", rule, got, sequences=sequences)
+            raise refused(
+                "lengths",
+                "must be {sequences} integers, one a sequence",
+                f"{lengths.dtype} {list(lengths.shape)}",
+                sequences=sequences,
+            )
     return lengths[q_segments][None], lengths[k_segments][None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..checks import check_bool, check_number, check_size, refused, short
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, constant
-from ..positions import Positions, resolve
+from ..places import Positions, resolve
 from .types import LinearBias
 
 
@@ -72,8 +72,13 @@ class ALiBi(PositionEncoding):
         check_bool("scaled", scaled)
         if heads is not None:
             if not isinstance(heads, slice):
-                rule = "must be a slice of the {count} heads"
-                raise refused("heads", rule, short(heads), error=TypeError, count=num_heads)
+                raise refused(
+                    "heads",
+                    "must be a slice of the {count} heads",
+                    short(heads),
+                    error=TypeError,
+                    count=num_heads,
+                )
             slopes = slopes[heads]
             if not slopes:
                 raise refused("heads", "must select some of the {count} heads", heads, count=num_heads)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..caches import cleared_by
 from ..checks import check_instance, refused
-from ..positions import Places
+from ..places import Places
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 

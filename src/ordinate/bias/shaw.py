@@ -12,7 +12,7 @@ from ..checks import LARGEST_DISTANCE, check_bool, check_features, check_size
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
-from ..positions import Positions, resolve
+from ..places import Positions, resolve
 from .types import RowBias
 
 

@@ -14,7 +14,7 @@ from ..checks import check_bool, check_size, refused
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype, constant
-from ..positions import Positions, resolve
+from ..places import Positions, resolve
 from .types import DistanceBias
 
 
@@ -95,8 +95,12 @@ class T5Bias(PositionEncoding):
         exact = num_buckets // (4 if bidirectional else 2)
         max_distance = check_size("max_distance", max_distance)  # a list has an entry for each distance
         if max_distance <= exact:
-            rule = "must be greater than the {exact} exact buckets"
-            raise refused("max_distance", rule, max_distance, exact=exact)
+            raise refused(
+                "max_distance",
+                "must be greater than the {exact} exact buckets",
+                max_distance,
+                exact=exact,
+            )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
         if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not

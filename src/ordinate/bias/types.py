@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..checks import check_choice, check_instance, check_rank, check_table, refused
 from ..numerics import compute_dtype
-from ..positions import Places
+from ..places import Places
 from .base import Bias, DiagonalBias, PairBias, ScoreMod, same_batch, unchecked
 
 
@@ -179,20 +179,32 @@ class RowBias(PairBias):
         object.__setattr__(self, "lo", lo)
         tokens = self.places.q_len if self.side == "query" else self.places.k_len
         if self.features.shape[2] != tokens:
-            rule = "must have one row for each {side}, {tokens}"
-            raise refused("features", rule, self.features.shape[2], side=self.side, tokens=tokens)
+            raise refused(
+                "features",
+                "must have one row for each {side}, {tokens}",
+                self.features.shape[2],
+                side=self.side,
+                tokens=tokens,
+            )
         heads, rank, distances = self.features.shape[1], self.features.shape[3], self.table.shape[1]
         if self.table.shape[0] not in (1, heads) or self.table.shape[2] != rank:
-            rule = "must be [{heads} or 1, distances, {rank}] as features are"
-            raise refused("table", rule, list(self.table.shape), heads=heads, rank=rank)
+            raise refused(
+                "table",
+                "must be [{heads} or 1, distances, {rank}] as features are",
+                list(self.table.shape),
+                heads=heads,
+                rank=rank,
+            )
         if self.values is not None:
             check_rank("values", self.values, "heads or 1, distances, v_dim")
             if self.values.shape[0] not in (1, heads) or self.values.shape[1] != distances:
-                rule, got = (
+                raise refused(
+                    "values",
                     "must be [{heads} or 1, {rows}, v_dim] as the table is",
                     list(self.values.shape),
+                    heads=heads,
+                    rows=distances,
                 )
-                raise refused("values", rule, got, heads=heads, rows=distances)
 
     @property
     def hi(self) -> int:

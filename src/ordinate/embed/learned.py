@@ -12,7 +12,8 @@ from ..checks import check_features, check_positive_int, check_size, check_withi
 from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..numerics import compute_dtype
-from ..positions import as_positions, sequential
+from ..places import as_positions
+from ..positions import sequential
 
 
 @final

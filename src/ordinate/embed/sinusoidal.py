@@ -20,7 +20,8 @@ from ..checks import (
 )
 from ..encoding import PositionEncoding
 from ..numerics import compute_dtype, in_float64
-from ..positions import as_positions, sequential
+from ..places import as_positions
+from ..positions import sequential
 
 
 @final

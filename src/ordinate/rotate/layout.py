@@ -64,15 +64,22 @@ def _swap_pair_axes(
     weight: Tensor, head_dim: int, rotary_dim: int | None, *, pairs_first: bool
 ) -> Tensor:
     if not isinstance(weight, Tensor) or weight.dim() == 0:
-        got = "a number" if isinstance(weight, Tensor) else type(weight).__name__
-        rule = "must be a tensor with a row for each channel"
-        raise refused("weight", rule, got, error=TypeError)
+        raise refused(
+            "weight",
+            "must be a tensor with a row for each channel",
+            "a number" if isinstance(weight, Tensor) else type(weight).__name__,
+            error=TypeError,
+        )
     head_dim = check_positive_int("head_dim", head_dim)
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     rotary_dim = check_rotary_dim(rotary_dim, head_dim)
     if weight.shape[0] % head_dim:
-        rule = "must have a multiple of head_dim {head_dim} rows"
-        raise refused("weight", rule, weight.shape[0], head_dim=head_dim)
+        raise refused(
+            "weight",
+            "must have a multiple of head_dim {head_dim} rows",
+            weight.shape[0],
+            head_dim=head_dim,
+        )
     heads = weight.unflatten(0, (-1, head_dim))
     shape = (rotary_dim // 2, 2) if pairs_first else (2, rotary_dim // 2)
     turning = heads[:, :rotary_dim].unflatten(1, shape)

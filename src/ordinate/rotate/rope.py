@@ -14,7 +14,7 @@ from ..angles import Speeds, angles, cached_speeds
 from ..checks import check_choice, check_even, check_ints, check_number, check_size, refused, short
 from ..encoding import Lengths, PositionEncoding
 from ..numerics import constant, in_float64
-from ..positions import Positions, as_positions, check_lengths, resolve
+from ..places import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from ..tracing import is_traced
 from . import rotation_cache as kept
@@ -76,8 +76,7 @@ class RoPE(PositionEncoding):
         check_choice("layout", layout, ("half", "interleaved"))
         check_choice("section_layout", section_layout, ("chunked", "interleaved"))
         if scaling is not None and not isinstance(scaling, Scaling):
-            rule = "must be one of ordinate.scaling"
-            raise refused("scaling", rule, short(scaling), error=TypeError)
+            raise refused("scaling", "must be one of ordinate.scaling", short(scaling), error=TypeError)
         self.head_dim, self.rotary_dim, self.base = head_dim, rotary_dim, float(base)
         self.layout, self.scaling = layout, scaling
         self.sections = None if sections is None else check_ints("sections", sections)
@@ -96,16 +95,22 @@ class RoPE(PositionEncoding):
             return None
         pairs, axes = self.rotary_dim // 2, len(self.sections)
         if sum(self.sections) != pairs:
-            rule = "must sum to rotary_dim/2 = {pairs}"
-            raise refused("sections", rule, short(self.sections), pairs=pairs)
+            raise refused(
+                "sections", "must sum to rotary_dim/2 = {pairs}", short(self.sections), pairs=pairs
+            )
         if self.section_layout == "chunked":
             return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
         # Axis 0 fills whatever the others leave: T H W T H W … T T T T.
         assigned = [0] * pairs
         for axis, count in enumerate(self.sections[1:], start=1):
             if axis + axes * (count - 1) >= pairs:
-                rule = "must leave room for {axes} axes in turn among {pairs} pairs"
-                raise refused(f"sections[{axis}]", rule, count, axes=axes, pairs=pairs)
+                raise refused(
+                    f"sections[{axis}]",
+                    "must leave room for {axes} axes in turn among {pairs} pairs",
+                    count,
+                    axes=axes,
+                    pairs=pairs,
+                )
             for pair in range(axis, axes * count, axes):
                 assigned[pair] = axis
         return tuple(assigned)
@@ -208,8 +213,12 @@ class RoPE(PositionEncoding):
         if lengths.dim() < 2:
             lengths = lengths.reshape(-1, 1)
         if lengths.shape[1] not in (1, positions.shape[-1]):
-            rule = "must have 1 or {columns} columns"
-            raise refused("lengths", rule, lengths.shape[1], columns=positions.shape[-1])
+            raise refused(
+                "lengths",
+                "must have 1 or {columns} columns",
+                lengths.shape[1],
+                columns=positions.shape[-1],
+            )
         return lengths
 
     def rotate(
@@ -224,8 +233,12 @@ class RoPE(PositionEncoding):
         Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
     ]:
         if k is None:
-            rule = "must be given along with q (one tensor alone: rope.at(positions).apply(q))"
-            raise refused("k", rule, "None", error=TypeError)
+            raise refused(
+                "k",
+                "must be given along with q (one tensor alone: rope.at(positions).apply(q))",
+                "None",
+                error=TypeError,
+            )
         places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         if lengths is not None:
             check_lengths(lengths, batch=q.shape[0])

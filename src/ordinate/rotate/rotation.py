@@ -122,8 +122,13 @@ class Rotation:
         check_features(name, x, "batch, heads, seq, head_dim", self.head_dim)
         rows, seq = self.angles.shape[:2]
         if x.shape[-2] != seq or rows not in (1, x.shape[0]):
-            rule = "must fit a rotation of {rows} rows of {seq} positions"
-            raise refused(name, rule, list(x.shape), rows=rows, seq=seq)
+            raise refused(
+                name,
+                "must fit a rotation of {rows} rows of {seq} positions",
+                list(x.shape),
+                rows=rows,
+                seq=seq,
+            )
 
     def cos_sin(
         self, dtype: torch.dtype
@@ -185,8 +190,9 @@ def rerotate(
         ("seq and pairs", list(from_.angles.shape[-2:]), list(to.angles.shape[-2:])),
     ):
         if had != given:
-            rule, got = "must have the {field} of from_", f"{given!r} instead of {had!r}"
-            raise refused("to", rule, got, field=field)
+            raise refused(
+                "to", "must have the {field} of from_", f"{given!r} instead of {had!r}", field=field
+            )
     if 1 not in (rows, asked) and rows != asked:
         raise refused("to", "must have 1 row or the {rows} of from_", asked, rows=rows)
     angles = in_float64(keys.device, lambda home, *ends: ends[1] - ends[0], from_.angles, to.angles)
