@@ -49,12 +49,12 @@ def without_float64(request, monkeypatch):
     """A mode that refuses float64; where caches are at work, `in_float64` is told that the CPU has none."""
     from float64_modes import Called, Dispatched
     from ordinate import numerics
-    from ordinate.rotate import rotation_cache as kept
+    from ordinate.rotate import rotation_cache
 
-    kept._kept.clear()
+    rotation_cache._cache.clear()
     if request.param == "every operator":
         yield Dispatched
     else:
         monkeypatch.setattr(numerics, "has_float64", lambda device: False)
         yield Called
-    kept._kept.clear()
+    rotation_cache._cache.clear()

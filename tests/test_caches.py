@@ -11,7 +11,7 @@ import torch
 
 import ordinate
 from ordinate import caches, numerics
-from ordinate.rotate import rotation_cache as kept
+from ordinate.rotate import rotation_cache
 
 SOURCE = Path(ordinate.__file__).parent
 
@@ -48,8 +48,8 @@ def _remembering() -> set[str]:
 
 def test_every_cache_is_emptied_or_named_here():
     emptied = {
-        "numerics._constants", "angles._speeds", "rotate.rotation_cache._kept",
-        "attending.fused.plans._plans", "attending.varlen._found_right",
+        "numerics._constants", "angles._speeds", "bias.base._parsed", "rotate.rotation_cache._cache",
+        "attending.fused.plans._plans", "attending.varlen._validated",
         "kernels.rope.choose_tiling", "kernels.rope._step", "lab.corpus.load_corpus",
     }  # fmt: skip
     assert _remembering() == emptied | _STAYS
@@ -63,7 +63,7 @@ def test_every_cache_is_in_the_guide():
     section = guide[guide.index("### Caches") :].partition("\n## ")[0]
     for word in ("256 MiB", "64 MiB", "1,024", "two texts", "clear_caches"):
         assert word in section, word
-    assert kept.LIMIT_BYTES == 256 * 2**20
+    assert rotation_cache.LIMIT_BYTES == 256 * 2**20
     assert numerics._LIMIT_BYTES == 64 * 2**20
 
 
@@ -75,10 +75,10 @@ def test_clearing_empties_and_changes_no_result():
         return ordinate.attention(q, k, v, ordinate.Combined(rope, alibi), causal=True)
 
     before = attend()
-    assert kept._kept
+    assert rotation_cache._cache
     assert numerics._constants
     ordinate.clear_caches()
-    assert not kept._kept
+    assert not rotation_cache._cache
     assert not numerics._constants
     torch.testing.assert_close(attend(), before, rtol=0, atol=0)
 

@@ -52,7 +52,8 @@ def test_places_travel_through_an_operator_as_tensors_integers_and_a_word(kind):
         "given": Places.at(at * 2, at),
         "given, with an offset": Places.at(at % 3, at % 3, offset=0),
     }[kind]
-    again = Places.rebuild(places.kind(), iter(places.given), iter(places.integers()))
+    integers, word = places.flattened()
+    again = Places.rebuild(word, iter(places.given), iter(integers))
     assert vars(again) == vars(places)
 
 

@@ -18,7 +18,7 @@ from float64_modes import Called, Dispatched, Refused
 from ordinate import RoPE, Sinusoidal, hf, numerics, scaling
 from ordinate.entries import catalog
 from ordinate.lab.run.model import Transformer
-from ordinate.rotate import rotation_cache as kept
+from ordinate.rotate import rotation_cache
 
 pytestmark = pytest.mark.plain
 
@@ -79,7 +79,7 @@ def _run(spec: str, device: str, dtype: torch.dtype = torch.float32) -> list[Ten
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_encoding_makes_float64_in_one_place(spec, without_float64):
     expected = _run(spec, "cpu")
-    kept._kept.clear()
+    rotation_cache._cache.clear()
     with without_float64():
         found = _run(spec, "cpu")
         _run(spec, "cpu", torch.bfloat16)

@@ -2,8 +2,8 @@
 
 In float64 the product has an error of up to ``|position| · frequency · 2⁻⁵³``, and positions beyond 2⁵³ are rounded
 before it is formed. So where positions may be large, frequencies are turns instead of radians: an int64 that counts
-units of 2⁻⁶⁴ of a turn, and what is left below it. The product of two int64 overflows by whole turns, which nobody
-sees; the fraction of a turn that stays is exact.
+units of 2⁻⁶⁴ of a turn, and a remainder. The product of two int64 overflows by whole turns, which change no angle;
+the fraction of a turn that remains is exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Speeds(NamedTuple):
 
     Attributes:
         turns: In units of 2⁻⁶⁴ of a turn, without whole turns.
-        rest: What is below one unit, in radians.
+        rest: The remainder below one unit, in radians.
     """
 
     inv_freq: Float64[Tensor, "..."]
@@ -57,7 +57,7 @@ def angles(
 
     Args:
         speeds: Radians a position, or `speeds_of` them.
-        near: Whether the positions are known to be less than 2²⁹ in size. On the CPU they are looked at.
+        near: Whether the positions are known to be less than 2²⁹ in size. On the CPU their values are read.
         offset: Added to every position, at most 2²⁹.
 
     Example:
@@ -78,7 +78,7 @@ def angles(
         radians = radians + whole * (inv_freq - inv_freq.detach())
     if not looked:
         return radians
-    # What is far changes no bit of what is near.
+    # Large positions change no bit of the angles of small ones.
     return torch.where((positions > -_NEAR) & (positions < _NEAR), at.double() * inv_freq, radians)
 
 
@@ -103,7 +103,7 @@ def speeds_of(inv_freq: Float64[Tensor, "..."]) -> Speeds:
     return Speeds(inv_freq, (first << 16) + (second >> 8), rest * _UNIT)
 
 
-# By what they were made of. The oldest goes first.
+# Keyed by the settings and the device. The oldest is dropped first.
 _speeds: dict[Hashable, Speeds] = {}
 _MOST_SPEEDS = 256
 cleared_by(_speeds.clear)
@@ -112,9 +112,9 @@ cleared_by(_speeds.clear)
 def cached_speeds(
     settings: Hashable, home: torch.device, make: Callable[[], Float64[Tensor, " pairs"]]
 ) -> Float64[Tensor, " pairs"] | Speeds:
-    """`speeds_of` frequencies that follow from their settings, where positions will not be looked at.
+    """`speeds_of` frequencies that follow from their settings, on devices whose positions are not read.
 
-    Making them takes the host of a GPU longer than the rotation of a token.
+    To make them takes the host of a GPU longer than the rotation of a token.
     """
     if is_traced() or home.type in ("cpu", "meta"):
         return make()
@@ -124,7 +124,7 @@ def cached_speeds(
         with torch.inference_mode(False):
             found = speeds_of(make())
         if is_captured(home):
-            return found  # whose memory is the graph's
+            return found  # the memory belongs to the graph
         if len(_speeds) >= _MOST_SPEEDS:
             oldest, *_ = tuple(_speeds)
             _speeds.pop(oldest, None)

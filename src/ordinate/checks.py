@@ -222,7 +222,7 @@ def as_int(name: str, value: object) -> int:
 def check_int(name: str, value: object) -> int:
     """``value`` as an int that a tensor can hold."""
     value = as_int(name, value)
-    # What a compiler knows as a symbol comes from a tensor.
+    # A compiler's symbol is the size of a tensor.
     if not torch.compiler.is_compiling() and type(value) is int and not -(2**63) <= value < 2**63:
         raise refused(name, "must fit in 64 bits", short(value))
     return value

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 def how_to_install(extra: str) -> str:
     """The command that adds an extra to the ordinate in use, from a wheel or a clone.
 
-    pip takes what is installed for the requirement and asks no index for it, only for what the extra
-    brings. Source that nobody installed has no such requirement to meet: there, the clone is named.
+    pip takes the installed package for the requirement and asks the index only for the packages of the extra.
+    Source that is not installed cannot meet that requirement: for it, the command names the clone.
 
     Example:
         >>> how_to_install("web")

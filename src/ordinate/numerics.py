@@ -14,7 +14,7 @@ from .tracing import is_traced
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
-# The oldest first. Its bytes are those of the tensors; the numbers themselves are held by encodings as well.
+# The oldest first. Only bytes of tensors count; encodings hold the numbers as well.
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 _LIMIT_BYTES = 2**26
 cleared_by(_constants.clear)
@@ -54,16 +54,16 @@ def in_float64(
     if home == device:
         return result
     if isinstance(result, Tensor):
-        return _brought(result, device)
-    return tuple(_brought(x, device) for x in result)
+        return _moved(result, device)
+    return tuple(_moved(x, device) for x in result)
 
 
-def _brought(result: Tensor, device: torch.device) -> Tensor:
+def _moved(result: Tensor, device: torch.device) -> Tensor:
     return result if result.dtype == torch.float64 else result.to(device)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Arithmetic in the dtypes given, whatever autocast would make of it; meta tensors have none."""
+    """A context in which autocast changes no dtype; meta tensors have no autocast."""
     if device.type == "meta" or not (
         torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type)
     ):
@@ -76,27 +76,27 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
     Encodings keep their constants as Python numbers, not as buffers: there is nothing for
     ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
-    The cache saves the copy to the device and cannot go stale, for its key is the content; it holds at most 64 MiB.
-    What a caller has written to is made anew.
+    The cache saves the copy to the device and cannot become stale, because its key is the content; it holds at most
+    64 MiB. A tensor that a caller has written to is replaced.
     """
     if is_traced():
         return torch.tensor(values, dtype=dtype, device=device)
     key = (values, dtype, device)
     found = _constants.get(key)
     if found is None or found._version:
-        # A tensor born in inference mode could never take part in autograd later.
+        # A tensor made in inference mode could not take part in autograd later.
         with torch.inference_mode(False):
             found = torch.tensor(values, dtype=dtype, device=device)
         if found.nbytes <= _LIMIT_BYTES:
             _constants[key] = found
-            _forget_the_oldest()
+            _drop_the_oldest()
     return found
 
 
-def _forget_the_oldest() -> None:
-    held = [(key, x.nbytes) for key, x in list(_constants.items())]
-    excess = sum(size for _, size in held) - _LIMIT_BYTES
-    for key, size in held:
+def _drop_the_oldest() -> None:
+    cached = [(key, x.nbytes) for key, x in list(_constants.items())]
+    excess = sum(size for _, size in cached) - _LIMIT_BYTES
+    for key, size in cached:
         if excess <= 0:
             break
         _constants.pop(key, None)

@@ -94,10 +94,10 @@ def check_lengths(lengths: object, *, batch: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the queries and the keys of a call stand: what a bias that looks at pairs is made with.
+    """Where the queries and the keys of a call stand: a field of every bias that looks at pairs.
 
     Made once per call by `resolve`, and checked then. There are two kinds: positions that are data, made by `at`,
-    and tokens that are simply in order, made by `in_order`, which hold no tensor until `queries` or `keys` is read.
+    and tokens in order, made by `in_order`, which have no tensor until `queries` or `keys` is read.
 
     Attributes:
         device: Where the tokens are.
@@ -169,7 +169,7 @@ class Places:
 
     @property
     def is_near(self) -> bool:
-        """Whether tokens are in order and their positions known to be small; nothing is looked at."""
+        """Whether tokens are in order and their positions known to be small; no tensor is read."""
         return self.is_in_order and (not isinstance(self.start, int) or abs(self.start) < 2**28)
 
     @property
@@ -185,7 +185,7 @@ class Places:
 
     @property
     def aligned(self) -> bool:
-        """Whether indices counted from the ends tell distances: the last query and the last key are 0 apart."""
+        """Whether distances follow from indices counted from the ends: the last query and the last key are 0 apart."""
         return self.offset is not None and self.offset == self.k_len - self.q_len
 
     @property
@@ -197,7 +197,7 @@ class Places:
 
     @property
     def batch(self) -> int:
-        """How many rows differ: 1 where all stand alike."""
+        """How many rows there are: 1 where all rows have the same positions."""
         return 1 if self.is_in_order else max([x.shape[-2] for x in self.given])
 
     @property
@@ -208,7 +208,7 @@ class Places:
         return max([x.shape[0] if x.dim() == 3 else 1 for x in self.given])
 
     def same_as(self, other: Places) -> bool:
-        """Whether both give each pair one distance; equal numbers in two tensors do not count."""
+        """Whether both give each pair the same distance. Equal numbers in two tensors do not count."""
         if self is other:
             return True
         if (self.q_len, self.k_len) != (other.q_len, other.k_len):
@@ -244,7 +244,7 @@ class Places:
     def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
         """The distance on each diagonal, in the order of `Bias.diagonals`; None where there is not one on each.
 
-        Positions that are data are looked at.
+        The values of positions that are data are read.
         """
         count = torch.arange(self.q_len + self.k_len - 1, device=self.device)
         if self.offset is not None:
@@ -261,7 +261,7 @@ class Places:
         return at_q[b if len(at_q) > 1 else b * 0, q] - at_k[b if len(at_k) > 1 else b * 0, k]
 
     def check_distances(self) -> None:
-        """Refuse positions so far apart that a distance would not fit in 64 bits; only those that can be looked at."""
+        """Refuse positions so far apart that a distance would not fit in 64 bits, where values can be read."""
         if self.device.type != "cpu" or is_traced(*self.given):
             return
         for name, positions in zip(("q_positions", "k_positions"), self.given, strict=True):
@@ -274,20 +274,18 @@ class Places:
                         low if low <= -(2**62) else high,
                     )
 
-    # How a custom operator carries them: as tensors, integers and a word, for its schema knows nothing else.
+    # How a custom operator takes them: as tensors, integers and a word, for its schema knows nothing else.
 
-    def integers(self) -> list[int]:
-        sizes = [self.q_len, self.k_len, self.start] if self.is_in_order else []
-        return sizes if self.offset is None else [*sizes, self.offset]
-
-    def kind(self) -> str:
+    def flattened(self) -> tuple[list[int], str]:
+        """All but `given`: integers, and a word that says what they are."""
         if self.is_in_order:
-            return f"in order on {self.device}"
-        return "given" if self.offset is None else "given, with an offset"
+            assert self.offset is not None
+            return [self.q_len, self.k_len, self.start, self.offset], f"in order on {self.device}"
+        return ([], "given") if self.offset is None else ([self.offset], "given, with an offset")
 
     @staticmethod
     def rebuild(kind: str, tensors: Iterator[Tensor], integers: Iterator[int]) -> Places:
-        """The inverse of `given`, `integers` and `kind`."""
+        """The inverse of `flattened` and `given`."""
         if kind.startswith("in order on "):
             q_len, k_len, start, offset = next(integers), next(integers), next(integers), next(integers)
             return Places(q_len, k_len, torch.device(kind[len("in order on ") :]), (), offset, start)
@@ -308,7 +306,7 @@ def resolve(
     *,
     axes: int = 1,
 ) -> Places:
-    """Where queries and keys stand, where callers may leave out what is plain.
+    """Where queries and keys stand; callers may leave positions out.
 
     With neither given, keys count from 0 and queries are aligned to the end of the keys. With
     one given and equal lengths, the other follows it; with unequal lengths that would be a guess.

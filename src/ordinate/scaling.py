@@ -2,8 +2,8 @@
 
 Each scaling is a value. It turns a base and a dimension into inverse frequencies in float64 and
 knows the two scalars that may come with them: `attention_factor` multiplies cos and sin (and so
-the logits by its square), `logit_factor` multiplies the softmax scale. Nothing is remembered
-between calls: scalings that look at the length are given it.
+the logits by its square), `logit_factor` multiplies the softmax scale. No call changes a scaling:
+those that depend on the length take it as an argument.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def test_a_step_of_rope_and_t5_makes_at_most_200_calls_and_checks_each_tensor_on
     assert calls.total() <= 200, calls.most_common()
     # q, k and v by attention, q and k by the rotation, the table by the bias.
     assert calls["checks.py:check_rank"] <= 6
-    assert calls["positions.py:locate"] == 1
+    assert calls["places.py:locate"] == 1
 
 
 def test_a_step_with_one_query_makes_at_most_120_calls():

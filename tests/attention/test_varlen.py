@@ -206,7 +206,7 @@ class _Looks(TorchFunctionMode):
 
 def test_where_looking_waits_for_a_device_starts_are_looked_at_once(monkeypatch):
     varlen = importlib.import_module("ordinate.attending.varlen")
-    monkeypatch.setattr(varlen, "_looking_waits", lambda starts: True)
+    monkeypatch.setattr(varlen, "_reading_waits", lambda starts: True)
     q, more = torch.randn(5, 2, 4), torch.randn(6, 2, 4)
     cu_seqlens = torch.tensor([0, 2, 5])
     with _Looks() as looks:

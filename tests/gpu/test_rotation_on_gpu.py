@@ -117,7 +117,7 @@ def test_any_int64_is_a_position(name, compiled):
 
 
 def test_tables_are_let_go_with_their_encoding_and_when_told():
-    from ordinate.rotate import rotation_cache as kept
+    from ordinate.rotate import rotation_cache
 
     ordinate.clear_caches()
     q = torch.randn(1, 4, 4096, 64, device="cuda")
@@ -129,5 +129,5 @@ def test_tables_are_let_go_with_their_encoding_and_when_told():
     held = torch.cuda.memory_allocated() - before
     assert held <= 4096 * 32 * (8 + 4 + 4) + 2**16  # angles, cos and sin of the longest, once
     del rope, other
-    assert not kept._kept
+    assert not rotation_cache._cache
     assert torch.cuda.memory_allocated() - before <= 2**16

@@ -80,7 +80,7 @@ def attention(
         q_segment_ids, k_segment_ids: Packed sequences: only pairs of equal ids see each other. With
             equal lengths, keys follow the queries.
         key_padding_mask: True at padding, as in ``torch.nn.MultiheadAttention``. Nobody sees it, but what v holds there
-            must be finite, and for gradients what k does. Segment ids beside it must be less than 2**62 in size.
+            must be finite, and for gradients what k does. Segment ids along with it must be less than 2**62 in size.
         window: See only ``0 <= i - j < window`` if causal, ``|i - j| < window`` if not.
         dropout_p: Probability of dropping an attention weight. Pass 0 outside of training.
         softcap: Bound the content logits to ±softcap by tanh, before the bias is added.

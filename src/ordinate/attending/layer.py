@@ -29,11 +29,11 @@ from .arguments import as_padding
 
 @dataclass(eq=False)
 class KVCache:
-    """What a layer remembers of the tokens it has seen: keys, values, positions and padding.
+    """A layer's cache of past tokens: keys, values, positions and padding.
 
-    Start with an empty one and pass it to every call; each call appends its tokens. Keys are kept
-    rotated, or as they came where old keys turn anew as the sequence grows (`length_dependent`) or
-    the bias reads them (`reads_keys`). Inputs are kept where the bias reads those (`reads_input`), and
+    Start with an empty one and pass it to every call; each call appends its tokens. Keys are cached
+    rotated, but unrotated where the rotation of old keys changes as the sequence grows (`length_dependent`) or
+    the bias reads keys (`reads_keys`). Inputs are cached where the bias reads those (`reads_input`), and
     positions where some were given: without, tokens are in order.
     """
 
@@ -67,8 +67,8 @@ class KVCache:
         if self.k is None or self.v is None:
             return KVCache(k, v, positions, whole_padding, x)
         if positions is not None:
-            held = sequential(seen, device=k.device)[None] if self.positions is None else self.positions
-            positions = _join_positions(held, positions)
+            past = sequential(seen, device=k.device)[None] if self.positions is None else self.positions
+            positions = _join_positions(past, positions)
         return KVCache(
             torch.cat((self.k, k), dim=2),
             torch.cat((self.v, v), dim=2),
@@ -84,7 +84,7 @@ class KVCache:
         return Places.at(new.queries, self.positions)
 
     def become(self, other: KVCache) -> None:
-        """Take over what another cache holds."""
+        """Take the contents of another cache."""
         self.__dict__.update(vars(other))
 
 

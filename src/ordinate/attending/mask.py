@@ -13,14 +13,14 @@ from torch import Tensor
 class Mask:
     """A description of the visible pairs, cut into blocks like a bias.
 
-    A query's index is its place counted from the end: with ``offset = k_len - q_len`` the last query
-    is level with the last key. Packed sequences whose queries are not their keys bring indices of their own.
+    A query's index counts from the end: with ``offset = k_len - q_len`` the last query has the index of the last key.
+    Packed sequences whose queries are not their keys have explicit indices.
 
     Attributes:
         window: See ``0 <= query - key < window`` if causal, ``|query - key| < window`` if not.
         q_index, k_index: Indices in place of ``i + offset`` and ``j``.
         q_segments, k_segments: Only pairs of one segment see each other.
-        key_padding: True at keys nobody sees.
+        key_padding: True at keys that no query sees.
     """
 
     q_len: int
@@ -85,7 +85,7 @@ class Mask:
         )
 
     def visible_keys(self, q: slice) -> slice:
-        """A range that holds every key these queries see; the rest need not be touched."""
+        """A range that contains every key these queries see; no other key need be read."""
         if not self.by_distance:
             return self._visible_keys_by_looking(q)
         start, stop = 0, self.k_len

@@ -81,7 +81,7 @@ def run(call: Call) -> tuple[Tensor, None]:
 
 
 def _refuse_second_derivatives(node: torch.autograd.graph.Node) -> None:
-    """PyTorch would, but without a word of what has them. Where it computes by plain operations, there are some."""
+    """PyTorch refuses as well, but does not say which implementation has them. Its plain operations have them."""
     if node.name().startswith("ScaledDotProduct"):
         node.register_hook(_differentiable_once)
 
@@ -97,6 +97,6 @@ class _DifferentiableOnce(torch.autograd.Function):
 
 
 def _differentiable_once(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:
-    if not torch.is_grad_enabled():  # nobody asked for a graph of them
+    if not torch.is_grad_enabled():  # without create_graph
         return None
     return tuple([None if x is None else _DifferentiableOnce.apply(x) for x in grads])

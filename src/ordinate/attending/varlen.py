@@ -133,9 +133,9 @@ def attention_varlen(
     return result[0].transpose(0, 1)
 
 
-#: Starts on a device that were found right, as they were then, and for how many tokens.
-_found_right: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-cleared_by(_found_right.clear)
+#: Validated starts on a GPU: tensor → (its version, token count).
+_validated: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+cleared_by(_validated.clear)
 
 
 def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
@@ -145,18 +145,18 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
     check_device(name, starts, tokens.device)
     if torch.compiler.is_compiling():
         return
-    keeps = _looking_waits(starts) and not starts.is_inference()  # those have no version
-    if keeps and _found_right.get(starts) == (starts._version, len(tokens)):
+    cached = _reading_waits(starts) and not starts.is_inference()  # inference tensors have no version
+    if cached and _validated.get(starts) == (starts._version, len(tokens)):
         return
     listed = starts.tolist()
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != len(tokens) or sorted(listed) != listed:
         raise refused(name, "must rise from 0 to the {tokens} tokens", short(listed), tokens=len(tokens))
-    if keeps:
-        _found_right[starts] = (starts._version, len(tokens))
+    if cached:
+        _validated[starts] = (starts._version, len(tokens))
 
 
-def _looking_waits(starts: Tensor) -> bool:
-    """Whether a look at the numbers waits for a device, and should be one for all layers of a model."""
+def _reading_waits(starts: Tensor) -> bool:
+    """Whether reading the numbers waits for a device, so that one layer should do it for all."""
     return starts.device.type != "cpu"
 
 

@@ -33,7 +33,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
     if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
         lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
     elif first.places.is_in_order and first.places.aligned and not torch.compiler.is_compiling():
-        # A line has no end; how far it must be drawn follows from the lengths if positions were left out.
+        # A linear bias has no end; if positions were left out, the lengths say which distances its table needs.
         _, q_len, k_len = first.shape
         table = first if isinstance(first, DistanceBias) else second
         assert isinstance(table, DistanceBias)
@@ -51,11 +51,8 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
 
 
 def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor, "heads distances"]:
-    tensor = _widened(bias.slopes if isinstance(bias, LinearBias) else bias.table)
-    distances = torch.arange(lo, hi + 1, device=tensor.device)
-    if isinstance(bias, LinearBias):
-        return -tensor[:, None] * bias._span(distances)
-    return tensor[:, bias._rows(distances)]
+    distances = torch.arange(lo, hi + 1, device=bias.tensors()[0].device)
+    return _widened(bias.at(distances[None])[0])
 
 
 def _widened(tensor: Tensor) -> Tensor:

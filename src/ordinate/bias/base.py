@@ -122,8 +122,9 @@ class Bias:
                 text = "tensor"
             elif isinstance(value, Places):
                 tensors.extend(value.given)
-                integers.extend(value.integers())
-                text = f"places {value.kind()}"
+                of_places, kind = value.flattened()
+                integers.extend(of_places)
+                text = f"places {kind}"
             elif isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
                 # Where a table starts may follow from a length, which is a symbol to a compiler and has no text.
                 integers.append(value)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from .types import DistanceBias
 class ClippedBias(PositionEncoding):
     """Add ``weight[clip(distance)]`` to the logits of each head.
 
-    Often shown as "the T5 bias", which it is not: T5 shares entries between far distances
+    Often called "the T5 bias", but T5 shares entries between far distances
     (`T5Bias`), this one has ``2 · max_distance + 1`` rows, row ``distance + max_distance``.
 
     Example:

@@ -1,4 +1,4 @@
-"""T5's bias: near distances have a number each, far ones share one, logarithmically."""
+"""T5's bias: one trained number for each near distance and for each logarithmic range of far ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def t5_buckets(
 def t5_rows(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, tuple[int, ...]]:
     """The least distance with an entry of its own, and the bucket of each from there to the greatest.
 
-    All greater distances share the last bucket. Numbers of Python, for a compiler cannot look at a tensor's.
+    All greater distances share the last bucket. Python's numbers, because a compiler cannot read a tensor's.
     """
     with torch.device("cpu"):  # also for a module made on meta
         past = t5_buckets(

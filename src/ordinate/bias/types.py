@@ -159,7 +159,7 @@ class RowBias(PairBias):
     Attributes:
         side: Whether ``features`` belong to the queries or to the keys.
         values: A vector per distance added to the values (Shaw et al., eq. 3). It acts after the
-            softmax and rides here so that an explicit bias carries the whole encoding.
+            softmax and is a field of the bias so that an explicit ``bias=`` has all of the encoding.
     """
 
     features: Float[Tensor, "#batch heads tokens rank"]

@@ -25,7 +25,7 @@ class Learned(PositionEncoding):
 
     Args:
         max_positions: How many positions there are, ``0 … max_positions - 1``.
-        offset: Rows kept before position 0, read by nobody here (OPT's checkpoints have 2).
+        offset: Unused rows before that of position 0 (OPT's checkpoints have 2).
 
     Example:
         >>> Learned(512, 16).embed(torch.zeros(1, 3, 16)).shape

@@ -1,4 +1,4 @@
-"""Sinusoidal codes: each pair of channels is a clock hand, the first fast and the last slow."""
+"""Sinusoidal codes: sine and cosine of the position at one frequency for each pair of channels."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def rotate_(
         _rotate_in_place_op(*arguments)
         return
     _launch_in_place(*arguments)
-    # Whoever saved q or k for a backward pass must learn that they are no longer what they were.
+    # Autograd must see that q and k were written to, where one is saved for a backward pass.
     torch.autograd.graph.increment_version([x for x in (q, k) if not x.is_inference()])
 
 

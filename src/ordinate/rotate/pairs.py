@@ -131,7 +131,7 @@ def _loop_agrees(dtype: torch.dtype, layout: Layout) -> bool:
     """Whether Numba is here (the extra ``cpu``) and its loop gives the bits of the operations on this processor.
 
     PyTorch's operations are fused multiply-adds on most processors, but not on all; and a Numba can be there and
-    not work in more ways than can be listed (switched off, without its library, beside a NumPy it does not know).
+    fail in more ways than can be listed (switched off, without its library, with a NumPy it does not know).
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 3, 11, 34, generator=generator).to(dtype)

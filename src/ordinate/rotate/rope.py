@@ -17,7 +17,7 @@ from ..numerics import constant, in_float64
 from ..places import Positions, as_positions, check_lengths, resolve
 from ..scaling import NTK, Linear, Llama3, Proportional, Scaling, YaRN, describe, frequencies
 from ..tracing import is_traced
-from . import rotation_cache as kept
+from . import rotation_cache
 from .layout import Layout, check_rotary_dim
 from .rotation import Rotation
 
@@ -181,8 +181,8 @@ class RoPE(PositionEncoding):
                 settings = (self.base, self.rotary_dim, self.scaling, rounding is None)
                 speeds = cached_speeds(settings, home, frequencies)
             # Turns that have to be made anew for each call would take twice the time of a token's rotation.
-            hurried = not plain and not is_traced() and home.type != "cpu"
-            return angles(self._of_pairs(positions), speeds, near=near or hurried)
+            approximate = not plain and not is_traced() and home.type != "cpu"
+            return angles(self._of_pairs(positions), speeds, near=near or approximate)
 
         radians = in_float64(positions.device, turned, positions, lengths, rounding)
         factor = 1.0 if self.scaling is None else self.scaling.attention_factor
@@ -263,7 +263,7 @@ class RoPE(PositionEncoding):
         def make() -> Rotation:
             return self._at(torch.arange(start, start + length, device=device)[None], None, near=True)
 
-        return kept.rotation(self, settings, start, length, self.rotary_dim // 2, device, make)
+        return rotation_cache.rotation(self, settings, start, length, self.rotary_dim // 2, device, make)
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"]

@@ -38,7 +38,7 @@ class Rotation:
     _tables: dict[torch.dtype, tuple[Tensor, Tensor]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _whole: Rotation | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    _longer: Rotation | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def first(self, seq: int) -> Rotation:
         """The rotation of the first ``seq`` tokens: its angles, cos and sin are views of these.
@@ -48,7 +48,7 @@ class Rotation:
             torch.Size([1, 3, 4])
         """
         part = dataclasses.replace(self, angles=self.angles[:, :seq])
-        object.__setattr__(part, "_whole", self)
+        object.__setattr__(part, "_longer", self)
         return part
 
     def apply(
@@ -138,12 +138,12 @@ class Rotation:
             return self._evaluate(dtype)
         tables = self._tables.get(dtype)
         if tables is None:
-            # As in `numerics.constant`: what is kept must be usable wherever the rotation is.
+            # As in `numerics.constant`: a cached tensor must be usable outside of inference mode.
             with torch.inference_mode(False):
-                if self._whole is None:
+                if self._longer is None:
                     tables = self._evaluate(dtype)
                 else:
-                    cos, sin = self._whole.cos_sin(dtype)
+                    cos, sin = self._longer.cos_sin(dtype)
                     seq = self.angles.shape[1]
                     tables = cos[:, :seq], sin[:, :seq]
             if not (tables[0].requires_grad or is_captured(self.angles.device)):

@@ -1,9 +1,9 @@
 """A bounded cache of rotations at consecutive positions, shared by all layers and steps.
 
-Layers of a model turn by the same angles, and cos and sin in float64 take longer to compute than q and k take to turn.
-What is cached belongs to no module, so there is nothing for ``.to``, ``deepcopy`` or a checkpoint to see. Its key is
-everything the angles come from but their number: the longest table serves every shorter length by its first rows.
-It is let go with the last encoding that used it.
+Layers of a model rotate by the same angles, and cos and sin in float64 take longer to compute than a rotation takes.
+The cache belongs to no module, so ``.to``, ``deepcopy`` and checkpoints do not see it. The key is everything that the
+angles follow from, except their number: the longest table serves every shorter length by its first rows. An entry is
+dropped with the last encoding that used it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ..caches import cleared_by
 from ..tracing import is_captured, is_traced
 from .rotation import Rotation
 
-#: Of all that is cached on one device: the angles of 64 pairs at 131,072 positions, for one.
+#: Bytes of all entries on one device: the angles of 64 pairs at 131,072 positions, for example.
 LIMIT_BYTES = 2**28
 
-#: Fewer angles, as of one token while decoding, are as quickly computed as found.
-_WORTH_KEEPING = 2**11
+#: Fewer angles, as of one token while decoding, are computed as quickly as found.
+_LEAST_CACHED = 2**11
 
 
 class _Entry:
-    """The longest rotation from a start, the part of it that was asked for last, and the encodings that asked."""
+    """The longest rotation from a start, the part of it that was used last, and the encodings that use it."""
 
     def __init__(self, rotation: Rotation, users: set[weakref.ref]) -> None:
         self.rotation, self.part, self.users = rotation, rotation, users
 
     def first(self, seq: int) -> Rotation:
-        part = self.part  # read once: another thread may ask for another length
+        part = self.part  # read once: another thread may need another length
         if part.angles.shape[1] != seq:
             part = self.part = self.rotation.first(seq)
         return part
 
 
-# Oldest use first. There is no lock, which a fork could inherit closed: every step leaves the dict whole, and two
-# threads that miss at once compute the same twice.
-_kept: dict[Hashable, _Entry] = {}
-cleared_by(_kept.clear)
+# Oldest use first. There is no lock, because a forked process could inherit it locked: the dict is valid after every
+# step, and two threads that miss at the same time compute the same rotation twice.
+_cache: dict[Hashable, _Entry] = {}
+cleared_by(_cache.clear)
 
 
 def rotation(
@@ -51,57 +51,56 @@ def rotation(
     """The rotation at ``start`` and onward, made if no cached one is as long.
 
     Args:
-        user: The encoding that asks. What no living encoding has asked for is not cached any more.
+        user: The encoding that rotates. An entry without a living user is dropped.
     """
-    on_gpu = device.type == "cuda"
-    if seq * pairs < _WORTH_KEEPING or is_traced() or (on_gpu and is_captured(device)):
+    if is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device):  # a compiler guards what is compared
         return make()
-    # On another stream it might be read before it is written.
-    stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
+    # On another stream an entry might be read before it is written.
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
     key = (settings, start, device, stream)
-    entry = _kept.pop(key, None)
-    # As in `numerics.constant`: what is cached must be usable wherever a rotation is.
+    entry = _cache.pop(key, None)
+    # As in `numerics.constant`: a cached tensor must be usable outside of inference mode.
     with torch.inference_mode(False):
         if entry is None or entry.rotation.angles.shape[1] < seq:
             found = make()
             if _bytes(found) > LIMIT_BYTES or device.type == "meta":
                 if entry is not None:
-                    _kept[key] = entry
+                    _cache[key] = entry
                 return found
             entry = _Entry(found, set() if entry is None else entry.users)
-            _kept[key] = entry
-            _forget_the_oldest(device)
+            _cache[key] = entry
+            _drop_the_oldest(device)
         else:
-            _kept[key] = entry
+            _cache[key] = entry
             found = entry.first(seq)
     if weakref.ref(user) not in entry.users:
-        entry.users.add(weakref.ref(user, lambda gone: _forget_user(key, gone)))
+        entry.users.add(weakref.ref(user, lambda gone: _drop_user(key, gone)))
     return found
 
 
-def _forget_user(key: Hashable, gone: weakref.ref) -> None:
-    entry = _kept.get(key)
+def _drop_user(key: Hashable, gone: weakref.ref) -> None:
+    entry = _cache.get(key)
     if entry is not None:
         entry.users.discard(gone)
-        # Another thread may have had the entry in its hands when one of its users went.
+        # Another thread may have used the entry while one of its users was deleted.
         if all(user() is None for user in tuple(entry.users)):
-            _kept.pop(key, None)
+            _cache.pop(key, None)
 
 
-def _forget_the_oldest(device: torch.device) -> None:
+def _drop_the_oldest(device: torch.device) -> None:
     mine = [
         (key, _bytes(entry.rotation))
-        for key, entry in list(_kept.items())
+        for key, entry in list(_cache.items())
         if entry.rotation.angles.device == device
     ]
     excess = sum(size for _, size in mine) - LIMIT_BYTES
     for key, size in mine:
         if excess <= 0:
             break
-        _kept.pop(key, None)
+        _cache.pop(key, None)
         excess -= size
 
 
 def _bytes(rotation: Rotation) -> int:
-    """The angles, with cos and sin in float32 and float64: as much as it may come to hold."""
+    """The angles, with cos and sin in float32 and float64: the most that it may hold."""
     return 4 * rotation.angles.nbytes

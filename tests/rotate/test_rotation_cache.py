@@ -17,15 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ordinate import RoPE, scaling
-from ordinate.rotate import rotation_cache as kept
+from ordinate.rotate import rotation_cache
 from ordinate.scaling import Linear, Scaling
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept():
-    kept._kept.clear()
+    rotation_cache._cache.clear()
     yield
-    kept._kept.clear()
+    rotation_cache._cache.clear()
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_scaling_that_looks_at_lengths_or_may_change_is_not_kept():
     changing.factor = 8.0
     expected = RoPE(16, scaling=Linear(8.0)).at(torch.arange(256)).apply(q)
     torch.testing.assert_close(rope.rotate(q, k)[0], expected, rtol=0, atol=0)
-    assert not kept._kept
+    assert not rotation_cache._cache
 
 
 def test_tokens_one_at_a_time_are_not_kept():
@@ -133,7 +133,7 @@ def test_tokens_one_at_a_time_are_not_kept():
 
 
 def _lengths() -> list[int]:
-    return [entry.rotation.angles.shape[1] for entry in kept._kept.values()]
+    return [entry.rotation.angles.shape[1] for entry in rotation_cache._cache.values()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -149,7 +149,7 @@ def test_the_longest_serves_all_lengths_with_the_bits_of_each(dtype, made):
     assert _lengths() == [800]
     for x, result in turned:
         _equal(result, rope.at(torch.arange(x.shape[2])).apply(x))
-    (entry,) = kept._kept.values()
+    (entry,) = rotation_cache._cache.values()
     whole, part = (rotation.cos_sin(torch.float32) for rotation in (entry.rotation, entry.first(300)))
     for a, b in zip(
         whole, part, strict=True
@@ -164,15 +164,15 @@ def test_what_no_living_encoding_uses_is_let_go():
         layer.rotate(*_q_k())
         layer.rotate(*_q_k(256, 600))
     del layer
-    assert len(kept._kept) == 4
+    assert len(rotation_cache._cache) == 4
     del layers[0]
-    assert len(kept._kept) == 4
+    assert len(rotation_cache._cache) == 4
     del layers[0]
-    assert [key[0][0] for key in kept._kept] == [500.0] * 2
-    memory = [weakref.ref(entry.rotation.angles) for entry in kept._kept.values()]
+    assert [key[0][0] for key in rotation_cache._cache] == [500.0] * 2
+    memory = [weakref.ref(entry.rotation.angles) for entry in rotation_cache._cache.values()]
     layers.clear()
     gc.collect()
-    assert not kept._kept
+    assert not rotation_cache._cache
     assert [ref() for ref in memory] == [None, None]
 
 
@@ -180,7 +180,7 @@ def test_what_a_backward_pass_needs_outlives_its_encoding():
     q, k = _q_k()
     q.requires_grad_()
     turned = RoPE(16).rotate(q, k)[0]
-    assert not kept._kept
+    assert not rotation_cache._cache
     turned.sum().backward()
     expected = RoPE(16).at(torch.arange(256)).apply(turned.new_ones(turned.shape))
     back = RoPE(16).at(-torch.arange(256)).apply(turned.new_ones(turned.shape))
@@ -189,7 +189,7 @@ def test_what_a_backward_pass_needs_outlives_its_encoding():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(kept, "LIMIT_BYTES", 3 * 420 * 8 * 32)
+    monkeypatch.setattr(rotation_cache, "LIMIT_BYTES", 3 * 420 * 8 * 32)
     ropes = {base: RoPE(16, base=base) for base in range(400, 421)}
     for rope in list(ropes.values())[:-1]:
         q, k = _q_k(420, 420)
@@ -197,15 +197,15 @@ def test_what_is_kept_is_bounded(monkeypatch):
         rope.rotate(q.double(), k.double())  # has tables of its own
         held = [
             r.angles.nbytes + sum(t.nbytes for pair in r._tables.values() for t in pair)
-            for r in (entry.rotation for entry in kept._kept.values())
+            for r in (entry.rotation for entry in rotation_cache._cache.values())
         ]
-        assert sum(held) <= kept.LIMIT_BYTES
-    assert [key[0][0] for key in kept._kept] == [417, 418, 419]
+        assert sum(held) <= rotation_cache.LIMIT_BYTES
+    assert [key[0][0] for key in rotation_cache._cache] == [417, 418, 419]
     ropes[417].rotate(*_q_k(300, 300))  # used again, so no longer the oldest
     ropes[420].rotate(*_q_k(420, 420))
-    assert [key[0][0] for key in kept._kept] == [419, 417, 420]
+    assert [key[0][0] for key in rotation_cache._cache] == [419, 417, 420]
     ropes[419].rotate(*_q_k(5000, 5000))  # too long for the limit
-    assert [key[0][0] for key in kept._kept] == [417, 420, 419]
+    assert [key[0][0] for key in rotation_cache._cache] == [417, 420, 419]
     assert _lengths() == [420] * 3
 
 
@@ -251,11 +251,11 @@ def test_what_was_kept_stays_out_of_traces_and_what_they_make_is_not_kept():
     for mode in ("real", "fake"):
         graph = make_fx(lambda q, k: rope.rotate(q, k, None), tracing_mode=mode)(q, k)
         torch.testing.assert_close(graph(q, k)[0], expected)
-    kept._kept.clear()
+    rotation_cache._cache.clear()
     torch.testing.assert_close(torch.func.functionalize(rope.rotate)(q, k)[0], expected)
-    assert not kept._kept
+    assert not rotation_cache._cache
     _equal(rope.rotate(q, k)[0], expected)
-    assert kept._kept
+    assert rotation_cache._cache
     torch.func.functionalize(rope.rotate)(q, k)
     q.requires_grad_()
     rope.rotate(q, k)[0].sum().backward()
@@ -266,9 +266,9 @@ def _equal(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("limit", [2 * 300 * 8 * 32, kept.LIMIT_BYTES])
+@pytest.mark.parametrize("limit", [2 * 300 * 8 * 32, rotation_cache.LIMIT_BYTES])
 def test_threads_that_come_at_once_get_what_is_right(monkeypatch, limit):
-    monkeypatch.setattr(kept, "LIMIT_BYTES", limit)
+    monkeypatch.setattr(rotation_cache, "LIMIT_BYTES", limit)
     lengths = range(260, 300)
     inputs = {length: _q_k(length, length) for length in lengths}
     expected = {length: RoPE(16).at(torch.arange(length)).apply(inputs[length][0]) for length in lengths}
@@ -283,7 +283,7 @@ def test_threads_that_come_at_once_get_what_is_right(monkeypatch, limit):
             for length, turned in zip(lengths, pool.map(turn, lengths), strict=True):
                 _equal(turned, expected[length])
     del lasting
-    assert not kept._kept
+    assert not rotation_cache._cache
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -301,14 +301,14 @@ def test_a_forked_process_finds_and_adds():
 
 
 def test_a_captured_graph_computes_its_own(monkeypatch):
-    monkeypatch.setattr(kept, "is_captured", lambda device: True)
+    monkeypatch.setattr(rotation_cache, "is_captured", lambda device: True)
     RoPE(16).rotate(*_q_k())
-    assert not kept._kept
+    assert not rotation_cache._cache
 
 
 def test_a_rotation_on_meta_is_not_kept():
     RoPE(16).rotate(*(x.to("meta") for x in _q_k()))
-    assert not kept._kept
+    assert not rotation_cache._cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +334,7 @@ def test_of_a_scaling_of_ones_own_nothing_is_kept(own):
     for factor in (1.0, 4.0):
         expected = RoPE(16, scaling=Linear(factor)).at(torch.arange(256)).apply(q)
         _equal(RoPE(16, scaling=own(factor)).rotate(q, k)[0], expected)
-    assert not kept._kept
+    assert not rotation_cache._cache
 
 
 def test_scalings_of_ours_are_kept():
@@ -348,4 +348,4 @@ def test_scalings_of_ours_are_kept():
     ropes = [RoPE(16, scaling=rule) for rule in rules]
     for rope in ropes:
         rope.rotate(*_q_k())
-    assert len(kept._kept) == 5
+    assert len(rotation_cache._cache) == 5
