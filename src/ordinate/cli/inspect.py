@@ -16,8 +16,8 @@ from rich.text import Text
 from ..checks import short
 from ..extras import how_to_install
 from ..hf.config.api import from_config
+from ..hf.config.families.family import DIALECTS
 from ..hf.config.plan import ConfigError
-from ..hf.config.rope_rules import DIALECTS
 from ..hf.doctor import Diagnosis, Group, Pair, diagnose
 from .errors import errors_as_misuse, misuse
 from .output import plain_table, print_facts, print_json, print_notes

@@ -213,11 +213,8 @@ def _dialect(scaling: Scaling | None) -> str | None:
     """The name of the reading of YaRN's settings."""
     if not isinstance(scaling, YaRN):
         return None
-    if scaling.dialect != "hf":
-        return scaling.dialect
-    if scaling.mscale_all_dim:
-        return "deepseek"
-    return "hf" if scaling.truncate else "gpt-oss"
+    variant = "deepseek" if scaling.mscale_all_dim else "hf" if scaling.truncate else "gpt-oss"
+    return variant if scaling.dialect == "hf" else scaling.dialect
 
 
 def _pairs(rope: RoPE, original: int | None, length: int | None) -> tuple[Pair, ...]:

@@ -136,10 +136,17 @@ def extend(
     config = _copy(load(source))
     before = from_config(config)
     _check_extensible(before)
+    return _extended(config, before, to, method, original_max_positions, replace)
+
+
+def _extended(
+    config: dict[str, Any], before: Plan, to: int, method: Method, given: int | None, replace: bool
+) -> Extension:
+    """Write the scaling into the config, read the config again, and compare both plans."""
     where, settings, model_type = text_settings(config)
     snapshot, family = copy.deepcopy(settings), FAMILIES[model_type]
     old = scaling_now(settings, family.defaults, where, replace, method)
-    original, context = _lengths(before, family, original_max_positions, method, where)
+    original, context = _lengths(before, family, given, method, where)
     if to <= context:
         raise refused(
             "to",
@@ -161,9 +168,22 @@ def extend(
         for name in {**snapshot, **settings}
         if snapshot.get(name) != settings.get(name)
     }
-    old_rope, new_rope = main_rotation(before), main_rotation(after)
-    plain = inv_freq_at(old_rope, original)
-    ratios = (inv_freq_at(new_rope, to)[plain > 0] / plain[plain > 0]).tolist()
+    ratios = _ratios(before, after, method, original, to)
+    least = min(ratios)
+    return Extension(
+        config, before, after, method, original, context, to, to / original, 1 / least, changed,
+        tuple(bands_of(fate_of(ratio, least) for ratio in ratios)),
+        _cost(main_rotation(before), main_rotation(after), original), tuple(notes),
+    )  # fmt: skip
+
+
+def _ratios(before: Plan, after: Plan, method: Method, original: int, to: int) -> list[float]:
+    """The frequency of each pair that rotates, at the new length, by the one at short context.
+
+    Refused if the new config does not reach that length, or does not make the slowest pair slower.
+    """
+    plain = inv_freq_at(main_rotation(before), original)
+    ratios = (inv_freq_at(main_rotation(after), to)[plain > 0] / plain[plain > 0]).tolist()
     reached, slowest = effective_context(after), 1 / ratios[-1]
     if reached != to or slowest < 1 + 1e-9:
         raise refused(
@@ -177,12 +197,7 @@ def extend(
             reached=reached,
             times=f"{slowest:.4g}",
         )
-    least = min(ratios)
-    bands = bands_of(fate_of(ratio, least) for ratio in ratios)
-    return Extension(
-        config, before, after, method, original, context, to, to / original, 1 / least, changed,
-        tuple(bands), _cost(old_rope, new_rope, original), tuple(notes),
-    )  # fmt: skip
+    return ratios
 
 
 def _copy(values: dict[str, Any]) -> dict[str, Any]:

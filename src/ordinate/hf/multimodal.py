@@ -79,10 +79,8 @@ def mrope_positions(
         )
     if style != "qwen2_5_vl" and (seconds_per_grid is not None or tokens_per_second != 1.0):
         raise refused(
-            "",
-            "seconds_per_grid and tokens_per_second must be left out with style {style}",
-            style=repr(style),
-        )
+            "", "seconds_per_grid and tokens_per_second must be left out with style {style}", style=repr(style)
+        )  # fmt: skip
     images = _checked("image_grids", image_grids, merge_size)
     videos = _checked("video_grids", video_grids, merge_size)
     steps = _time_steps(videos, seconds_per_grid, tokens_per_second)
@@ -90,6 +88,13 @@ def mrope_positions(
         videos = [(1, height, width) for time, height, width in videos for _ in range(time)]
         steps = [1.0] * len(videos)
     grids = {IMAGE: iter([(size, 1.0) for size in images]), VIDEO: iter(zip(videos, steps, strict=True))}
+    return _positions(token_types, is_token, grids)
+
+
+def _positions(
+    token_types: Tensor, is_token: Tensor, grids: dict[int, Iterator[tuple[tuple[int, int, int], float]]]
+) -> MRopePositions:
+    """Row by row, each run of image or video tokens with the next grid and its time step."""
     positions = torch.zeros(3, *token_types.shape, dtype=torch.int64)
     deltas = []
     for row, (types, mask) in enumerate(zip(token_types.tolist(), is_token.tolist(), strict=True)):

@@ -11,12 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 from ...checks import nearest, one_of, refused, short
 from ...text import Text
 from .config_file import check_settings, load
-from .families.family import Family
+from .families.family import DIALECTS, Dialect, Family
 from .families.registry import FAMILIES, TEXT_PARTS, WRAPPERS
 from .plan import ConfigError, Plan
 from .reader import Reader
 from .repeated_keys import read_repeated_keys
-from .rope_rules import DIALECTS, Dialect
 
 
 @runtime_checkable

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...checks import refused
 from ...scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, Scaling, YaRN
+from .families.family import Dialect, RopeRules
 from .plan import ConfigError
 from .reader import Reader, checked_number
-from .rope_rules import Dialect, RopeSource
+
+
+@dataclass(frozen=True)
+class RopeSource:
+    """One layer type's settings, and the model's settings that they refer to."""
+
+    part: Reader
+    model: Reader
+    head_dim: int
+    theta_key: str
+    rules: RopeRules
+    max_positions: int | None
+
 
 # Every sub-key that some scaling reads. A known key that the scaling does not read is a warning;
 # an unknown one is refused.

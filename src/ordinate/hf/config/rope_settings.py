@@ -12,10 +12,10 @@ from typing import Any
 
 from ...checks import refused, short
 from ...rotate.rope import RoPE
+from .families.family import Dialect
 from .plan import ConfigError, Reading
 from .reader import MOST_CHANNELS, Reader, checked_integer, checked_number
-from .rope_rules import Dialect, RopeSource
-from .rope_scalings import SCALINGS, TYPE_KEYS
+from .rope_scalings import SCALINGS, TYPE_KEYS, RopeSource
 
 
 def rope_parts(

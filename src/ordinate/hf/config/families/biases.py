@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,16 +13,8 @@ from ....bias.t5 import T5Bias
 from ....checks import refused
 from ..plan import ConfigError, LayerPlan
 from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, Reader
-from ..rope_rules import Dialect
 from .decoders import read_decoder
-from .family import Draft, Family, read_head_dim, read_sizes
-
-
-@dataclass(frozen=True)
-class T5Rules:
-    """``own_tables``: every layer has a table of its own (UMT5), instead of one shared by the stack."""
-
-    own_tables: bool = False
+from .family import Dialect, Draft, Family, read_head_dim, read_sizes
 
 
 def read_bloom(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
@@ -81,10 +72,12 @@ def _alibi(reader: Reader, context: int | None, scale: float | None = None, **op
     return Draft(layers, {}, context, context)
 
 
-def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
+def read_t5(
+    reader: Reader, family: Family, dialect: Dialect | None, *, own_tables: bool = False
+) -> Draft:
     """T5: an encoder with buckets in both directions, a decoder with buckets of the past.
 
-    A stack shares the table of its first layer; UMT5 has one in every layer. Cross-attention has none.
+    A stack shares the table of its first layer; in UMT5 every layer has its own table. Cross-attention has none.
     """
     count = reader.integer("num_hidden_layers", "the number of encoder layers", most=MOST_LAYERS)
     decoders = reader.integer(
@@ -106,7 +99,7 @@ def read_t5(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
         for index in range(amount):
             if encoding is None:
                 encoding = _t5_bias(reader, heads, buckets, furthest, bidirectional=stack == "encoder")
-            elif family.rules.own_tables:
+            elif own_tables:
                 encoding = _with_own_table(encoding)
             layers.append(
                 LayerPlan(

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from ....checks import refused, short
 from ....encoding import NoPE, PositionEncoding
+from ....rotate.rope import RoPE
 from ..context_length import original_max_positions
 from ..plan import ConfigError, LayerPlan, Temperature
 from ..reader import MOST_LAYERS, Reader, checked_integer
-from ..rope_rules import Dialect, RopeSource
+from ..rope_scalings import RopeSource
 from ..rope_settings import read_rope, rope_parts
-from .family import Draft, Family, read_head_dim, read_sizes
+from .family import Dialect, Draft, Family, read_head_dim, read_sizes
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
@@ -79,19 +80,10 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
     rotated = list(dict.fromkeys(kind for kind, does in zip(kinds, rotates, strict=True) if does))
     parts = rope_parts(reader, rotated, rules.scaled_types)
     temperature = rules.temperature(reader, parts) if rules.temperature else None
-    head_dims = dict.fromkeys(kinds, head_dim) | (
-        rules.head_dims(reader, kinds) if rules.head_dims else {}
-    )
-    encodings = {
-        kind: read_rope(
-            RopeSource(
-                part, reader, head_dims[kind], rules.theta.get(kind, "rope_theta"), family.rope, context
-            ),
-            dialect,
-        )
-        for kind, part in parts.items()
-        if part is not None
-    }
+    head_dims = dict.fromkeys(kinds, head_dim)
+    if rules.head_dims:
+        head_dims |= rules.head_dims(reader, kinds)
+    encodings = _read_rotations(reader, family, parts, head_dims, context, dialect)
     nothing = NoPE()
     if window is not None and not rules.windows_all and SLIDING not in kinds:
         reader.warn(
@@ -113,6 +105,26 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
             )
         )  # fmt: skip
     return Draft(layers, {}, context, original_max_positions(encodings.values(), context))
+
+
+def _read_rotations(
+    reader: Reader,
+    family: Family,
+    parts: Mapping[str, Reader | None],
+    head_dims: Mapping[str, int],
+    context: int | None,
+    dialect: Dialect | None,
+) -> dict[str, RoPE]:
+    """The rotation of each layer type that has one."""
+    theta = family.rules.theta if family.rules else {}
+    sources = {
+        kind: RopeSource(
+            part, reader, head_dims[kind], theta.get(kind, "rope_theta"), family.rope, context
+        )
+        for kind, part in parts.items()
+        if part is not None
+    }
+    return {kind: read_rope(source, dialect) for kind, source in sources.items()}
 
 
 def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[str]:

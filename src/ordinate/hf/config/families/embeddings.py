@@ -14,8 +14,7 @@ from ....embed.sinusoidal import Sinusoidal
 from ....encoding import NoPE, PositionEncoding
 from ..plan import ConfigError, LayerPlan
 from ..reader import MOST_CHANNELS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Reader, checked_integer
-from ..rope_rules import Dialect
-from .family import Draft, Family, read_head_dim, read_sizes
+from .family import Dialect, Draft, Family, read_head_dim, read_sizes
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import dataclasses
 from ..context_length import original_max_positions
 from ..plan import LayerPlan
 from ..reader import MOST_CHANNELS, Reader
-from ..rope_rules import Dialect, RopeSource
+from ..rope_scalings import RopeSource
 from ..rope_settings import read_rope, rope_parts
-from .family import Draft, Family, read_sizes
+from .family import Dialect, Draft, Family, read_sizes
 
 
 def read_latent(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:

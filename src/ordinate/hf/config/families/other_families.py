@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .biases import T5Rules, read_bloom, read_falcon, read_mpt, read_t5
+from .biases import read_bloom, read_falcon, read_mpt, read_t5
 from .embeddings import (
     TableRules,
     bigcode_scale,
@@ -55,15 +56,15 @@ OTHER: Mapping[str, Family] = MappingProxyType({
     "falcon": Family("Falcon", read_falcon, sizes(4544, 71, 32, 2048, rope_theta=10000.0, alibi=False), _BLOOM),
     # T5
     "t5": Family("T5", read_t5, {"num_attention_heads": 8, "num_hidden_layers": 6, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules(), ignored=("n_positions",)),
+        _T5, ignored=("n_positions",)),
     "mt5": Family("mT5", read_t5, {"num_attention_heads": 6, "num_hidden_layers": 8, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules(), ignored=("n_positions",)),
-    "umt5": Family("UMT5", read_t5,
+        _T5, ignored=("n_positions",)),
+    "umt5": Family("UMT5", functools.partial(read_t5, own_tables=True),
         {"num_attention_heads": 6, "num_hidden_layers": 8, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules(own_tables=True), ignored=("n_positions",)),
+        _T5, ignored=("n_positions",)),
     "switch_transformers": Family("Switch Transformers", read_t5,
         {"num_attention_heads": 12, "num_hidden_layers": 12, "num_decoder_layers": 12, "head_dim": 64, **_BUCKETS},
-        _T5, rules=T5Rules(), ignored=("n_positions",)),
+        _T5, ignored=("n_positions",)),
     # Learned tables, one stack
     "bert": Family("BERT", read_table, sizes(768, 12, 12, 512), rules=_BERT),
     "bert-generation": Family("BERT", read_table, sizes(1024, 16, 24, 512), rules=_BERT),

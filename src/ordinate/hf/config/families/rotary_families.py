@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..rope_rules import RopeRules
 from .decoders import (
     FULL,
     SLIDING,
@@ -24,9 +23,8 @@ from .decoders import (
     unscaled,
     windowed_rotation,
 )
-from .family import GPT_KEYS, Family, sizes
+from .family import GPT_KEYS, Family, RopeRules, sizes
 from .latent import read_latent
-from .minimind import read_minimind
 from .single_models import (
     exaone_layers,
     gemma4_head_dims,
@@ -39,6 +37,7 @@ from .single_models import (
     mllama_layers,
     modernbert_window,
     qwen2_moe_layers,
+    read_minimind,
     smollm3_layers,
 )
 

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from ....checks import refused, short
 from ..plan import ConfigError, Temperature
 from ..reader import MOST_CHANNELS, MOST_LAYERS, Reader
-from .decoders import CHUNKED, FULL, SLIDING, every, listed_rotation, read_indices, read_window
+from .decoders import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    every,
+    listed_rotation,
+    read_decoder,
+    read_indices,
+    read_window,
+)
+from .family import Dialect, Draft, Family
 
 
 def qwen2_moe_layers(reader: Reader, count: int) -> list[str]:
@@ -145,3 +155,38 @@ def modernbert_window(reader: Reader) -> int | None:
     """``local_attention`` is the width of the window; a key half as far away is still seen."""
     meaning = "the width of the window, both sides together"
     return reader.integer("local_attention", meaning, least=2) // 2 + 1
+
+
+_MINIMIND_ORIGINAL = 2048
+#: The scaling that ``inference_rope_scaling`` of MiniMind turns on (jingyaogong/minimind, 2026).
+MINIMIND_SCALING = {
+    "type": "yarn", "factor": 16, "original_max_position_embeddings": _MINIMIND_ORIGINAL,
+    "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0,
+}  # fmt: skip
+
+
+def read_minimind(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
+    """Plain rotation, or with the switch on MiniMind's YaRN, for tables longer than 2048 rows.
+
+    A ``rope_scaling`` in the config is written by MiniMind and never read back: the switch decides.
+    """
+    switched = reader.boolean("inference_rope_scaling", "MiniMind's YaRN, as its code has it")
+    context = reader.integer("max_position_embeddings", "the longest context")
+    given = reader.values.get("rope_scaling")
+    reader.skip("rope_scaling")
+    scaled = switched and context > _MINIMIND_ORIGINAL
+    if switched and not scaled:
+        reader.warn(
+            "inference_rope_scaling has no effect up to {original} positions, got {context}",
+            original=_MINIMIND_ORIGINAL,
+            context=context,
+        )
+    if given is not None and (not switched or given != MINIMIND_SCALING):
+        reader.warn("rope_scaling has no effect, MiniMind's code reads inference_rope_scaling alone")
+    scaling = {"rope_scaling": MINIMIND_SCALING if scaled else None}
+    inner = Reader(
+        {**reader.values, **scaling}, defaults=reader.defaults, keys=reader.keys, parent=reader
+    )
+    draft = read_decoder(inner, family, dialect)
+    reader.used |= inner.used
+    return draft
