@@ -88,7 +88,7 @@ def _caution(summary: Summary) -> str:
     else:
         again = "On one machine with these versions the same command gives the same losses to the digit"
         if moved:
-            again += f", except for {formats.listed(moved)}, which was resumed on another machine"
+            again += f", except for {formats.listed(moved)}, resumed in another environment after an interruption"
     return (
         f"{again}; another processor or another number of threads or processes changes the last digits. Speed "
         "depends on the machine and its load. "

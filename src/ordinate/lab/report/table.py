@@ -44,17 +44,28 @@ class Column:
 
 def columns(summary: Summary) -> list[Column]:
     """The columns for a comparison: those nothing was measured for are left out."""
-    furthest = summary.lengths[-1]
-    factor = formats.times(furthest / summary.train_length)
-    last = summary.last_tokens
-    since = next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
     variants = dict.fromkeys(
         name for arm in summary.arms for one in arm.evaluations for name in one.variants
     )
+    ends = summary.train_length, summary.lengths[-1]
+    found = [*_by_length(summary), *(_variant(name, *ends) for name in variants), *_by_arm(summary)]
+    silent = (formats.NOTHING, "refused")
+    return [
+        column
+        for column in found
+        if any(column.cell(arm).text not in silent for arm in summary.all_arms)
+    ]
+
+
+def _by_length(summary: Summary) -> list[Column]:
+    """How an arm does at the training length and at the longest."""
+    furthest = summary.lengths[-1]
+    factor = formats.times(furthest / summary.train_length)
+    last = summary.last_tokens
     limit = f"before +{LOSS_RISE * 100:.0f} % loss"
     if summary.by_accuracy:
         limit = f"before −{ACCURACY_FALL * 100:.0f} points right"
-    found = [
+    return [
         Column(
             "stretch", "stretch", limit,
             f"How many times the training length the last {last} tokens stay within "
@@ -101,7 +112,13 @@ def columns(summary: Summary) -> list[Column]:
             "interval. A scaling is compared with the control of the model as it was trained.",
             lambda arm: at_length(arm, furthest, _gain),
         ),
-        *(_variant(name, summary.train_length, furthest) for name in variants),
+    ]  # fmt: skip
+
+
+def _by_arm(summary: Summary) -> list[Column]:
+    """What an arm is, what it costs, and how its training went."""
+    since = next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
+    return [
         Column("type", "type", "", "Where the encoding acts, and whether it is learned.", _type),
         Column(
             "parameters", "parameters", "of the encoding", "Weights of the encoding alone; the rest of "
@@ -136,12 +153,6 @@ def columns(summary: Summary) -> list[Column]:
             lambda arm: Cell(formats.size(arm.peak_memory_bytes), arm.peak_memory_bytes),
         ),
     ]  # fmt: skip
-    silent = (formats.NOTHING, "refused")
-    return [
-        column
-        for column in found
-        if any(column.cell(arm).text not in silent for arm in summary.all_arms)
-    ]
 
 
 def as_data(summary: Summary) -> list[dict[str, Any]]:
