@@ -215,7 +215,7 @@ class _Dispatch:
             for reference in self.running:
                 self.ray.cancel(reference, force=True)
 
-    def _check_head(self, begun: Iterable[Job]) -> None:
+    def _check_head(self, begun: Sequence[Job]) -> None:
         """Ray ends this process about a minute after the head is lost, so the way to continue is printed before."""
         change = self.head.change()
         if change == "lost":

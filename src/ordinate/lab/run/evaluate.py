@@ -203,7 +203,8 @@ def _mean(
 
 def _no_measures() -> dict[str, Any]:
     """Every measure, with nothing measured."""
-    names = ("loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error")
-    empty: dict[str, Any] = {"positions": [], "stretches": [], "variants": {}}
-    scores = ("accuracy", "accuracy_error", "last_accuracy", "last_accuracy_error")
-    return {**dict.fromkeys((*names, *scores, "refused")), **empty}
+    names = (
+        "loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error",
+        "accuracy", "accuracy_error", "last_accuracy", "last_accuracy_error", "refused",
+    )  # fmt: skip
+    return {**dict.fromkeys(names), "positions": [], "stretches": [], "variants": {}}

@@ -76,8 +76,7 @@ def plan(
         rule, hint = "unknown preset {preset}{hint}", nearest(preset, PRESETS)
         raise refused("", rule, preset=repr(preset), hint=hint)
     chosen = PRESETS[preset]
-    count = chosen.seeds if seeds is None else seeds
-    count = check_positive_int("seeds", count)
+    count = check_positive_int("seeds", chosen.seeds if seeds is None else seeds)
     config = chosen.config(**changes)
     if "lengths" not in changes and config.train_length >= 1:
         usual = chosen.config()
@@ -234,14 +233,14 @@ def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        facts = {"needed": f"{needed / 1e6:,.0f}", "free": f"{free / 1e6:,.0f}"}
         raise refused(
             "out",
             "must have room for {needed} MB",
             out,
             error=DiskFull,
             advice=" with {free} MB free",
-            **facts,
+            needed=f"{needed / 1e6:,.0f}",
+            free=f"{free / 1e6:,.0f}",
         )
 
 
