@@ -15,6 +15,7 @@ from ...extras import how_to_install
 from ...files import write_file
 from ...plots.api import figure_of
 from ...plots.pictures import Picture
+from ...text import Text
 from ..strict_json import read_bytes
 from .figures import charts
 from .gather import LeftOut, gather
@@ -106,7 +107,9 @@ def write_report(directory: str | Path) -> Report:
             "a report needs {packages}, not installed here",
             error=ModuleNotFoundError,
             advice=": {command}",
-            packages=" and ".join(missing),
+            packages=Text("{first} and {second}", first=missing[0], second=missing[1])
+            if len(missing) > 1
+            else missing[0],
             command=how_to_install("lab"),
         )
     summary, narrative, folder = report.summary, report.narrative, Path(directory)
