@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .bias.types import Bias
 from .checks import check_instance, check_positive_int, refused
 from .places import Places, Positions, resolve
+from .text import Text
 
 Lengths = int | Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]]
 
@@ -210,7 +211,9 @@ class Along(PositionEncoding):
         super().__init__()
         check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         if encoding.axes > 1:
-            raise refused("encoding", "must read one axis", f"one that reads {encoding.axes}")
+            raise refused(
+                "encoding", "must read one axis", Text("one that reads {axes}", axes=encoding.axes)
+            )
         self.axis = check_positive_int("axis", axis, minimum=0)
         least = self.axis + 1
         self.axes = least if axes is None else check_positive_int("axes", axes, minimum=least)

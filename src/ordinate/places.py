@@ -21,6 +21,7 @@ from .checks import (
     check_rank,
     refused,
 )
+from .text import Text
 from .tracing import is_traced
 
 
@@ -222,7 +223,9 @@ class Places:
     def along(self, axis: int) -> Places:
         """The same tokens by one of their coordinates."""
         if 1 < self.axes <= axis:
-            raise refused("q_positions", "must have axis {axis}", f"{self.axes} axes", axis=axis)
+            raise refused(
+                "q_positions", "must have axis {axis}", Text("{axes} axes", axes=self.axes), axis=axis
+            )
         given = tuple(x[axis] if x.dim() == 3 else x for x in self.given)
         return replace(self, given=given[:1] * 2 if self.shared else given)
 
@@ -330,7 +333,7 @@ def resolve(
             raise refused(
                 "q_positions",
                 "must hold the places of {q_len} queries and {k_len} keys",
-                f"{places.q_len} and {places.k_len}",
+                Text("{queries} and {keys}", queries=places.q_len, keys=places.k_len),
                 q_len=q_len,
                 k_len=k_len,
             )
@@ -358,7 +361,7 @@ def locate(
         raise refused(
             missing,
             "must be given along with {given} when lengths differ",
-            f"{q_len} queries and {k_len} keys",
+            Text("{queries} queries and {keys} keys", queries=q_len, keys=k_len),
             given=given,
         )
     sides = {"q_positions": (q_positions, q), "k_positions": (k_positions, k)}

@@ -19,6 +19,7 @@ from .places import Places as Places
 from .places import Positions as Positions
 from .places import as_positions as as_positions
 from .places import resolve as resolve
+from .text import Text
 
 
 def sequential(
@@ -102,7 +103,7 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
                 [0, 1, 2, 0, 1, 2]])
     """
     if not sizes:
-        raise refused("sizes", "must name at least one axis", "none")
+        raise refused("sizes", "must name at least one axis", Text("none"))
     sizes = check_ints("sizes", sizes)
     check_room("sizes", *sizes, itemsize=16 * len(sizes), device=device)
     axes = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")

@@ -15,6 +15,7 @@ from ..checks import (
     check_rank,
     refused,
 )
+from ..text import Text
 from .mask import Mask
 
 
@@ -67,7 +68,9 @@ def build_mask(
     if q_segment_ids is not None and k_segment_ids is None:
         if q_len != k_len:
             raise refused(
-                "k_segment_ids", "must be given when lengths differ", f"{q_len} queries and {k_len} keys"
+                "k_segment_ids",
+                "must be given when lengths differ",
+                Text("{queries} queries and {keys} keys", queries=q_len, keys=k_len),
             )
         k_segment_ids = q_segment_ids
     if q_segment_ids is not None and k_segment_ids is not None:

@@ -23,6 +23,7 @@ from ..encoding import PositionEncoding
 from ..memory import check_room
 from ..places import Places, as_positions
 from ..positions import sequential
+from ..text import Text
 from .api import Impl, attention
 from .arguments import as_padding
 
@@ -282,7 +283,7 @@ class MultiHeadAttention(nn.Module):
             raise refused(
                 "cache",
                 "must be {dtype} on {device}",
-                f"{past.dtype} on {past.device}",
+                Text("{dtype} on {device}", dtype=past.dtype, device=past.device),
                 dtype=k.dtype,
                 device=k.device,
             )

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..caches import cleared_by
 from ..checks import check_instance, refused
 from ..places import Places
+from ..text import Text
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -165,7 +166,7 @@ class PairBias(Bias):
         rule = "must be what positions.resolve returns, or a positions.Places"
         check_instance("places", self.places, Places, rule)
         if not self.places.is_in_order and self.places.axes > 1:
-            raise refused("places", "must be along one axis", f"{self.places.axes} axes")
+            raise refused("places", "must be along one axis", Text("{axes} axes", axes=self.places.axes))
 
     def distances(self) -> Int[Tensor, "batch q k"]:
         return self.places.distances()

@@ -28,6 +28,7 @@ from torch import Tensor
 from ..checks import check_choice, check_instance, check_rank, check_table, refused
 from ..numerics import compute_dtype
 from ..places import Places
+from ..text import Text
 from .base import Bias, DiagonalBias, PairBias, ScoreMod, same_batch, unchecked
 
 
@@ -280,7 +281,7 @@ class SumBias(Bias):
 
     def check(self) -> None:
         if not self.parts:
-            raise refused("parts", "must hold at least one bias", "none")
+            raise refused("parts", "must hold at least one bias", Text("none"))
         for index, part in enumerate(self.parts):
             check_instance(f"parts[{index}]", part, Bias, "must be a bias")
         flat = [inner for part in self.parts for inner in getattr(part, "parts", (part,))]
@@ -290,7 +291,9 @@ class SumBias(Bias):
     def scaled(self) -> bool:
         scaled = {part.scaled for part in self.parts}
         if len(scaled) > 1:
-            raise refused("scaled", "must be read from each part of a sum that mixes both", "a SumBias")
+            raise refused(
+                "scaled", "must be read from each part of a sum that mixes both", Text("a SumBias")
+            )
         return scaled.pop()
 
     @property

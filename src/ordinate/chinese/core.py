@@ -159,4 +159,13 @@ RULES = {
     "must be of an entry that was registered": "必须是注册过的条目",
     # memory
     "must fit in memory, of which {available} GiB are there, got {sizes} numbers, {needed} GiB": "必须能放入内存（现有 {available} GiB），现在是 {sizes} 个数，共 {needed} GiB",
+    "{axes} axes": "{axes} 个轴",
+    "a SumBias": "一个 SumBias",
+    "one that reads {axes}": "读取 {axes} 个轴的编码",
+    "{queries} queries and {keys} keys": "{queries} 个查询和 {keys} 个键",
+    "q twice": "两个都是 q",
+    "heads of q": "q 的头数",
+    "{dtype} on {device}": "{device} 上的 {dtype}",
+    "{queries} and {keys}": "{queries} 和 {keys}",
+    "{given} instead of {expected}": "{given}（应为 {expected}）",
 }

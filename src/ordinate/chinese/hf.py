@@ -143,10 +143,7 @@ RULES = {
     "must have rows of whole bytes": "每行必须是整数个字节",
     "must be of a known kind of fused projection": "必须是已知类型的合并投影",
     # checkpoints and configs: end
-}
-
-# patch, unpatch and streaming caches
-RULES |= {
+    # patch, unpatch and streaming caches
     "answers {apart} of their size apart ({request})": "输出的相对差异为 {apart}（{request}）",
     "attention by ordinate does not answer as before: {problem}": "ordinate 的注意力与之前的输出不一致：{problem}",
     "a patched {kind}": "打过补丁的 {kind}",
@@ -223,4 +220,7 @@ RULES |= {
     ),
     "; if it is built like one of them, say so with {option}{near}": "；如果它的结构与其中之一相同，请用 {option} 指明{near}",
     "; say {replace} to take it away": "；如要去掉它，请给出 {replace}",
+    "nothing": "没有给出",
+    "{value}, which leaves {rest}": "{value}（剩下 {rest}）",
+    "'minimind', which has inference_rope_scaling and no other": "'minimind'，它只有 inference_rope_scaling",
 }

@@ -1,6 +1,6 @@
 """Labels and sentences of pictures, and of what the doctor and the lab find."""
 
-LABELS = {
+RULES = {
     "{first}; {rest}": "{first}；{rest}",
     "{first} {rest}": "{first}{rest}",
     "layers": "层",

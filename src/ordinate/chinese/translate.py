@@ -7,7 +7,7 @@ from ..text import Text, reworded
 from . import core, hf, lab, labels, tools
 
 #: English template → Chinese template with the same names in braces. Advice has entries of its own.
-TEMPLATES = {**labels.LABELS, **core.RULES, **hf.RULES, **lab.RULES, **tools.RULES}
+TEMPLATES = {**labels.RULES, **core.RULES, **hf.RULES, **lab.RULES, **tools.RULES}
 
 
 def translated(text: str) -> str:
@@ -41,4 +41,4 @@ def _template(english: str) -> str:
 
 
 def _label(english: str) -> str:
-    return labels.LABELS.get(english, english)
+    return labels.RULES.get(english, english)

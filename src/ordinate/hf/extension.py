@@ -227,7 +227,7 @@ def _lengths(
                 "original_max_positions",
                 "must be given, whether {key} {context} is before or after linear scaling by {factor} the config "
                 "does not say",
-                "nothing",
+                Text("nothing"),
                 error=ConfigError,
                 key=f"{where}max_position_embeddings",
                 context=context,
@@ -239,7 +239,7 @@ def _lengths(
         raise refused(
             f"{where}max_position_embeddings",
             "must say what the model was trained at",
-            "nothing",
+            Text("nothing"),
             error=ConfigError,
             advice="; give original_max_positions",
         )
@@ -256,7 +256,7 @@ def _check_extensible(plan: Plan) -> None:
         raise refused(
             "model_type",
             "must be one whose code reads its scaling from the config",
-            "'minimind', which has inference_rope_scaling and no other",
+            Text("'minimind', which has inference_rope_scaling and no other"),
             error=ConfigError,
         )
     kinds = {type(x) for x in [*plan.embeddings.values(), *(layer.encoding for layer in plan.layers)]}

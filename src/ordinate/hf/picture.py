@@ -16,7 +16,7 @@ def picture_of(found: Diagnosis, subject: str) -> Picture:
     """Wavelengths of every pair before and after scaling, with the lengths that matter."""
     rotating = [group for group in found.groups if group.pairs]
     if not rotating:
-        raise refused("CONFIG", "must have a rotation to draw its wavelengths", "none")
+        raise refused("CONFIG", "must have a rotation to draw its wavelengths", Text("none"))
     original, context = found.original_max_positions, found.effective_context
     marks = []
     if original:

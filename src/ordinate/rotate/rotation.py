@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..checks import check_features, check_instance, refused
 from ..numerics import compute_dtype, in_float64
+from ..text import Text
 from ..tracing import is_captured, is_traced
 from . import fused
 from .layout import Layout
@@ -96,7 +97,9 @@ class Rotation:
             _check_writable("q", q)
             _check_writable("k", k)
             if q is k:
-                raise refused("k", "must be another tensor than q to be turned in place", "q twice")
+                raise refused(
+                    "k", "must be another tensor than q to be turned in place", Text("q twice")
+                )
         dtype = compute_dtype(q.dtype)
         q_tables = k_tables = self.cos_sin(dtype)
         k_dtype = dtype if k.dtype == q.dtype else compute_dtype(k.dtype)
@@ -191,7 +194,10 @@ def rerotate(
     ):
         if had != given:
             raise refused(
-                "to", "must have the {field} of from_", f"{given!r} instead of {had!r}", field=field
+                "to",
+                "must have the {field} of from_",
+                Text("{given} instead of {expected}", given=repr(given), expected=repr(had)),
+                field=field,
             )
     if 1 not in (rows, asked) and rows != asked:
         raise refused("to", "must have 1 row or the {rows} of from_", asked, rows=rows)

@@ -53,7 +53,9 @@ def rotation(
     Args:
         user: The encoding that rotates. An entry without a living user is dropped.
     """
-    if is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device):  # a compiler guards what is compared
+    if (
+        is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device)
+    ):  # a compiler guards what is compared
         return make()
     # On another stream an entry might be read before it is written.
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None

@@ -137,7 +137,7 @@ class Reader:
             raise refused(
                 self.spelled(key),
                 "must be given, it is {meaning}",
-                "nothing",
+                Text("nothing"),
                 error=ConfigError,
                 meaning=meaning,
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...checks import refused
 from ...scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, Scaling, YaRN
+from ...text import Text
 from .families.family import Dialect, RopeRules
 from .plan import ConfigError
 from .reader import Reader, checked_number
@@ -72,7 +73,7 @@ def _dynamic(source: RopeSource, dim: int, fraction: float, dialect: Dialect) ->
         raise refused(
             source.model.spelled("max_position_embeddings"),
             "must be given, dynamic scaling starts there",
-            "nothing",
+            Text("nothing"),
             error=ConfigError,
         )
     return DynamicNTK(source.part.number("factor", _FACTOR, least=1, most=1e9), source.max_positions)
@@ -133,7 +134,7 @@ def _implied_factor(source: RopeSource, original: int) -> float:
         raise refused(
             key,
             "must be given, it is {meaning}",
-            "nothing",
+            Text("nothing"),
             error=ConfigError,
             meaning="how far the context is stretched",
         )

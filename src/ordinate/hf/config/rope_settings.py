@@ -12,6 +12,7 @@ from typing import Any
 
 from ...checks import refused, short
 from ...rotate.rope import RoPE
+from ...text import Text
 from .families.family import Dialect
 from .plan import ConfigError, Reading
 from .reader import MOST_CHANNELS, Reader, checked_integer, checked_number
@@ -109,7 +110,7 @@ def _rope_type(part: Reader, aliases: Mapping[str, str], kinds: tuple[str, ...])
             raise refused(
                 f"{part.path}rope_type",
                 "must say what {option} is for",
-                "nothing",
+                Text("nothing"),
                 error=ConfigError,
                 option=options[0],
             )
@@ -165,7 +166,7 @@ def _rotary_dim(source: RopeSource, proportional: bool) -> tuple[int, float]:
         raise refused(
             name,
             "must leave an even number of a head's {channels} channels to turn",
-            f"{short(given)}, which leaves {rotated}",
+            Text("{value}, which leaves {rest}", value=short(given), rest=rotated),
             error=ConfigError,
             channels=source.head_dim,
         )
@@ -183,7 +184,7 @@ def _sections(source: RopeSource, pairs: int) -> tuple[int, ...] | None:
             raise refused(
                 name,
                 "must be given for {pairs} pairs, the model's code assumes {assumed}",
-                "nothing",
+                Text("nothing"),
                 error=ConfigError,
                 pairs=pairs,
                 assumed=rules.sections,
