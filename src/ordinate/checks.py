@@ -35,15 +35,15 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What an error says, by field.
+    """The fields of an error's sentence: argument, rule, ``got`` value, advice.
 
     Attributes:
-        argument: The name of what was given; empty where the rule is the whole sentence.
-        rule: What must hold, with the names of ``facts`` in braces.
-        value: What was given instead, as the sentence quotes it; None where it says nothing of it.
-        facts: The name of another argument, and words of ours that a translation must change, stand here as a
-            `Text`, as they may in ``argument`` and ``value``.
-        advice: What to do, after the value; a template like the rule.
+        argument: The name of the argument; empty where the rule is the whole sentence.
+        rule: What must hold: a template with the names of ``facts`` in braces.
+        value: The value that was given, as the sentence quotes it; None where the sentence does not.
+        facts: What the template names. The name of another argument, and words that a translation must change,
+            are a `Text`; so may ``argument`` and ``value`` be. A plain ``str`` is never translated.
+        advice: What to do instead: a template like the rule.
 
     Example:
         >>> str(Refusal("window", "must be at least {minimum}", "0", {"minimum": 1}))
@@ -61,12 +61,8 @@ class Refusal:
         got = "" if self.value is None else f", got {self.value}"
         return f"{subject}{self.rule.format_map(self.facts)}{got}{self.advice.format_map(self.facts)}"
 
-    def about(self, argument: str) -> Refusal:
-        """The same of another name: of the option, say, that gave the argument."""
-        return replace(self, argument=argument)
-
     def renamed(self, names: Mapping[str, str]) -> Refusal:
-        """The same with other names for the argument, and for the arguments that its facts name as a `Text`.
+        """The same refusal with other names for its argument, and for the arguments that its facts name.
 
         Example:
             >>> found = Refusal("d_model", "must be a multiple of {of}", "10", {"of": Text("num_heads")})

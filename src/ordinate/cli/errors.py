@@ -41,11 +41,11 @@ def misuse_of(
     if isinstance(error, OSError) and error.strerror and "path" in options:
         where = f"{error.filename}: {error.strerror}"
         return misuse(options["path"], "must be a file that can be written", where, hint=hint)
-    refusal = error if isinstance(error, Refusal) else refusal_of(error)
-    refusal = refusal.renamed(options)
-    made = Misuse(str(refusal), hint)
-    made.refusal = refusal  # type: ignore[attr-defined]
-    return made
+    found = (error if isinstance(error, Refusal) else refusal_of(error)).renamed(options)
+    return refused(
+        found.argument, found.rule, found.value, error=partial(Misuse, hint=hint), advice=found.advice,
+        **found.facts,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -120,7 +120,6 @@ class Doctor:
     facts: str = ""
     pairs: tuple[tuple[Any, ...], ...] = ()
     figure: Any = None
-    diagnosis: Any = None
 
 
 def doctor(language: str, config: str | None) -> Doctor:
@@ -152,7 +151,7 @@ def doctor(language: str, config: str | None) -> Doctor:
         from ..hf.picture import picture_of
 
         figure = _figure(picture_of(found, found.model_type), language)
-    return Doctor("", _facts(found, language), rows, figure, found)
+    return Doctor("", _facts(found, language), rows, figure)
 
 
 def parsed_config(config: str | None) -> dict[str, Any]:
