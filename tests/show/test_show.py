@@ -271,3 +271,16 @@ def test_the_sizes_of_an_encoding_count_and_not_those_of_the_example():
     rows = {one.title: len(one.rows) for one in walk.steps}
     assert rows["the slope of each head"] == 3
     assert rows["cut the query into pairs"] == 2
+
+
+def test_an_encoding_that_is_not_in_the_catalog_is_shown_by_its_hooks():
+    class Near(ordinate.PositionEncoding):
+        def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):
+            places = ordinate.positions.resolve(q, k, q_positions, k_positions)
+            return ordinate.LinearBias(torch.ones(q.shape[1]), places, symmetric=True)
+
+    walk = ordinate.show(Near(), heads=2, length=3)
+    assert (walk.name, walk.description, walk.formula) == ("Near", "added to the logits", "")
+    assert [one.title for one in walk.steps][1:] == [
+        f"what head {head} adds to the scores" for head in (0, 1)
+    ]

@@ -7,7 +7,7 @@ import torch
 from ..encoding import Along, Combined, PositionEncoding
 from ..entries import entry_of, parse
 from ..entry import Entry
-from ..parts import entries_of, hooks_of, name_of
+from ..parts import HOOKS, entries_of, hooks_of, name_of
 from ..setting import Setting, normal
 from .biases import bias_matrices
 from .walk import Step, Walk, step
@@ -54,8 +54,10 @@ def show(
         position=position, dim=dim, heads=heads, length=length, train_length=train_length
     )
     if isinstance(encoding, PositionEncoding):
-        walk = name_of(encoding), *_about(entries_of(encoding))
-        return Walk(*walk, tuple(_steps(encoding, setting.around(encoding))))
+        places, formula = _about(entries_of(encoding))
+        places = places or "; ".join(PLACES[hook] for hook in HOOKS if hook in hooks_of(encoding))
+        steps = tuple(_steps(encoding, setting.around(encoding)))
+        return Walk(name_of(encoding), places, formula, steps)
     made = setting.encoding(encoding)
     return Walk(encoding, *_about([entry for entry, _ in parse(encoding)]), tuple(_steps(made, setting)))
 
