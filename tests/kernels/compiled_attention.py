@@ -12,9 +12,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
-import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
 import ordinate
 from ordinate.attending import api
@@ -57,46 +56,32 @@ class Gates(ordinate.PositionEncoding):
         return ordinate.KeyBias(torch.zeros(*q.shape[:2], k.shape[2]), causal_only=False)
 
 
-_TYPES = {
-    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
-    torch.int32: "*i32", torch.int64: "*i64",
-}  # fmt: skip
+class _Driver:
+    """As much of a driver as compiling for a GPU takes. The devices are numbered by their compute capability."""
 
+    capability = 0
 
-def _specialize(kernel, values: dict) -> ASTSource:
-    """The source as a launch with these arguments would have it compiled."""
-    signature, constants, attributes = {}, {}, {}
-    for index, parameter in enumerate(kernel.params):
-        value = values[parameter.name]
-        if parameter.is_constexpr or (type(value) is int and value == 1):
-            signature[parameter.name], constants[(index,)] = "constexpr", value
-            continue
-        if isinstance(value, torch.Tensor):
-            signature[parameter.name] = _TYPES[value.dtype]
-        else:
-            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
-        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    def get_current_device(self) -> int:
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
 
 
 class _Compiled:
     """Stands in for a kernel: a launch compiles it and runs nothing."""
 
-    def __init__(self, kernel, capability: int, found: dict[str, dict[str, int]]) -> None:
-        self.kernel, self.target, self.found = kernel, GPUTarget("cuda", capability, 32), found
+    def __init__(self, kernel, found: dict[str, dict[str, int]]) -> None:
+        self.kernel, self.found = kernel, found
 
     def __getitem__(self, grid):
         return self.launch
 
-    def launch(self, *values, **named):
-        values = dict(zip((p.name for p in self.kernel.params), values, strict=False)) | named
-        options = {
-            name: values.pop(name)
-            for name in ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
-            if name in values
-        }
-        compiled = triton.compile(_specialize(self.kernel, values), target=self.target, options=options)
+    def launch(self, **arguments):
+        compiled = self.kernel.warmup(grid=(1,), **arguments)
         self.found[self.kernel.__name__] = {
             "shared memory": compiled.metadata.shared,
             "bytes of machine code": len(compiled.asm["cubin"]),
@@ -148,13 +133,16 @@ def compile_all(
 ) -> dict[str, dict[str, int]]:
     """Forward and backward, with every gradient, of one attention call."""
     found: dict[str, dict[str, int]] = {}
+    stub = _Driver()
+    stub.capability = capability
+    driver.set_active(stub)
     for module in (
         attention_forward, query_gradient, key_gradient, row_projection, table_gradient, tile_ranges
     ):  # fmt: skip
         for name, kernel in list(vars(module).items()):
             kernel = kernel.kernel if isinstance(kernel, _Compiled) else kernel
             if name.endswith("_kernel"):
-                setattr(module, name, _Compiled(kernel, capability, found))
+                setattr(module, name, _Compiled(kernel, found))
     device = SimpleNamespace(
         shared_memory_per_block_optin=shared_memory, multi_processor_count=128, major=capability // 10
     )

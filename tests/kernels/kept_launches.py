@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import torch
 from compiled_attention import RowsOfKeys, both_passes
@@ -22,13 +22,21 @@ launches: list[tuple] = []
 calls_of_the_binder: list[str] = []
 
 
+def _plain(values: tuple) -> Iterator:
+    """Tuples taken apart, and pointers in the place of tensors."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _plain(value)
+        else:
+            yield value.data_ptr() if isinstance(value, torch.Tensor) else value
+
+
 class _Launcher:
     def __init__(self, source, metadata) -> None:
         self.name = source.fn.__name__
 
     def __call__(self, x, y, z, stream, function, metadata, launch_metadata, enter, leave, *values):
-        plain = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values]
-        launches.append((self.name, (x, y, z), stream, function, plain))
+        launches.append((self.name, (x, y, z), stream, function, list(_plain(values))))
 
 
 class _Driver:

@@ -15,7 +15,7 @@ from fused_cases import Case, Sizes, assert_at_most_twice_as_wrong, plain, resul
 from torch import Tensor
 
 import ordinate
-from ordinate.kernels.tiles import kept
+from ordinate.kernels.tiles import dropout_factors
 
 # Triton reads the source of its kernels, which run-time shape checks would have wrapped.
 pytestmark = [
@@ -74,7 +74,7 @@ def test_the_share_dropped_is_the_probability_asked_for_and_every_row_drops_its_
 @triton.jit
 def _kept_kernel(out_ptr, step, N: tl.constexpr):
     qi, kj = tl.arange(0, N) * step, tl.arange(0, N)
-    multipliers = kept(qi[:, None], kj[None, :], 5, 0.5)
+    multipliers = dropout_factors(qi[:, None], kj[None, :], 5, 0.5)
     tl.store(out_ptr + tl.arange(0, N)[:, None] * N + kj[None, :], multipliers)
 
 

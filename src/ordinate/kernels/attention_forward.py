@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
+from .arguments import KeysAndValues
 from .tiles import (
     LOG2E,
+    bias_of_head,
+    dropout_factors,
     entries_of,
-    far_term,
-    kept,
-    key_ranges,
     line_over_keys,
+    pairs_of,
     reference_position,
-    relative_positions,
     row_term,
+    term_beyond,
     tile_and_head,
     tile_logits,
+    tokens_of_sequence,
     visible,
 )
+from .visible_ranges import key_ranges
+
+
+class Softmax(NamedTuple):
+    """The running softmax of a tile of queries: the weighted sum of values, the total weight and the greatest logit."""
+
+    acc: Any  # [M, DV]
+    total: Any  # [M]
+    peak: Any  # [M]
+
+
+class Queries(NamedTuple):
+    """A tile of queries: their vectors, their indices, and the position that others are counted from."""
+
+    tile: Any  # [M, D]
+    qi: Any
+    ref: Any
+    slope: Any
+    seed: Any
 
 
 @triton.jit
 def _attend(
-    acc, total, peak, q_tile, start, end,
-    k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-    scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
-    PACKED: tl.constexpr, PART: tl.constexpr,
+    softmax, queries, start, end, streamed, bias, tokens, numbers,
+    KIND: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys of ``[start, end)`` into the running output, total weight and peak logit."""
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or ALL_MASKED
-    FOUND: tl.constexpr = WHOLE and PART == 2
-    FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
+    """Take the keys of ``[start, end)`` into the running softmax."""
+    D: tl.constexpr = KIND.D
+    DV: tl.constexpr = KIND.DV
+    HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
+    V_DIM: tl.constexpr = KIND.V_DIM
+    PRECISION: tl.constexpr = KIND.PRECISION
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or KIND.ALL_MASKED
+    ADDRESSED: tl.constexpr = KIND.COMPLETE and PART == 2
+    BEYOND: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
+    q_tile, qi, ref, slope, seed = queries
+    acc, total, peak = softmax
+    k_ptr, v_ptr, k_stride, v_stride = streamed
+    k_len = numbers.k_len
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
-    # A loop over few tiles is best kept small, without a pipeline: over those looked up where a table is short, and
+    # A loop over few tiles is best small, without a pipeline: over those looked up where a table is short, and
     # over those at the edge of a mask, unless windows or segments make them many.
-    EDGE: tl.constexpr = PART == 4 and not (WINDOWED or SEGMENTS)
-    STAGES: tl.constexpr = 1 if EDGE or (SHORT and FAR == 0) else None
-    far = far_term(qi[:, None], q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, FAR)
+    EDGE: tl.constexpr = PART == 4 and not (KIND.WINDOWED or KIND.SEGMENTS)
+    STAGES: tl.constexpr = 1 if EDGE or (KIND.SHORT and BEYOND == 0) else None
+    beyond = term_beyond(
+        qi[:, None], numbers.q_len, bias.table, numbers.table_len, bias.row, numbers.row_len,
+        KIND.TABLE, KIND.ROW, BEYOND,
+    )  # fmt: skip
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
@@ -57,28 +83,18 @@ def _attend(
         else:
             k_tile = tl.load(keys)
         scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
-        q_pos, k_pos = relative_positions(
-            qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
-        )
-        line = line_over_keys(
-            q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
-        )
-        entries = table_ptr
-        if FOUND:
-            entries = entries_of(table_ptr, ref - n0 - table_lo, rows[:, None], columns[None, :], N)
-        logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
-            entries, key_ptr, row_ptr, key_row_ptr,
-            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, FOUND, PACKED,
-        )  # fmt: skip
-        if (TABLE or ROW) and FAR != 0:
-            logits += far
+        pairs = pairs_of(qi[:, None], kj[None, :], tokens, ref, numbers, KIND)
+        line = line_over_keys(pairs, columns[None, :], n0 - ref, slope, KIND)
+        entries = bias.table
+        if ADDRESSED:
+            entries = entries_of(
+                bias.table, ref - n0 - numbers.table_lo, rows[:, None], columns[None, :], N
+            )
+        logits = tile_logits(scores, pairs, line, entries, bias, numbers, KIND, BEYOND, ADDRESSED)
+        if (KIND.TABLE or KIND.ROW) and BEYOND != 0:
+            logits += beyond
         if MASKED:
-            seen = visible(
-                qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
-            )  # fmt: skip
+            seen = visible(qi[:, None], kj[None, :], tokens, numbers, KIND)
             logits = tl.where(seen, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
         # While a row has seen nothing its peak is -inf, and subtracting that would make NaN.
@@ -86,8 +102,8 @@ def _attend(
         weights = tl.exp2(logits - level[:, None])
         shrink = tl.exp2(peak - level)
         total = total * shrink + tl.sum(weights, 1)
-        if DROPOUT:
-            weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
+        if KIND.DROPOUT:
+            weights *= dropout_factors(qi[:, None], kj[None, :], seed, numbers.dropout_p)
         if MASKED or DV != V_DIM:
             v_tile = tl.load(values, mask=(kj[:, None] < k_len) & (dv[None, :] < V_DIM), other=0.0)
         else:
@@ -95,41 +111,30 @@ def _attend(
         acc = acc * shrink[:, None]
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
         peak = new_peak
-    return acc, total, peak
+    return Softmax(acc, total, peak)
 
 
 @triton.jit
 def _attention_fwd_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, range_ptr, seed_ptr,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    out_share, out_batch, out_head, out_stride, key_batch, key_head, row_batch, key_row_batch,
-    q_pos_batch, k_pos_batch, q_token_batch, k_token_batch, range_batch,
-    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
-    far_lo, far_hi, window,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
-    FAR_TILES: tl.constexpr, SPLIT: tl.constexpr, PACKED: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, bias, tokens, range_ptr, seed_ptr,
+    q_strides, k_strides, v_strides, out_share, out_strides, bias_strides, token_strides, numbers, limits,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
 
     With PACKED the rows of the tile are all query heads of a key head, query after query, so that each key is
     read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
     """
-    EDGES: tl.constexpr = WHOLE or not ALL_MASKED
+    D: tl.constexpr = KIND.D
+    DV: tl.constexpr = KIND.DV
+    PACKED: tl.constexpr = KIND.PACKED
+    EDGES: tl.constexpr = KIND.COMPLETE or not KIND.ALL_MASKED
+    FIRST_EDGE: tl.constexpr = EDGES and (KIND.WINDOWED or KIND.SEGMENTS)
+    PAST: tl.constexpr = KIND.TILES_BEYOND
+    FUTURE: tl.constexpr = KIND.TILES_BEYOND and not KIND.CAUSAL
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
-    OCCURS: tl.constexpr = (
-        EDGES and (WINDOWED or SEGMENTS),
-        FAR_TILES,
-        True,
-        FAR_TILES and not CAUSAL,
-        EDGES,
-    )
+    OCCURS: tl.constexpr = (FIRST_EDGE, PAST, True, FUTURE, EDGES)
+    heads, groups, q_len, k_len = numbers.heads, numbers.groups, numbers.q_len, numbers.k_len
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     m0 = tile * M
@@ -148,85 +153,73 @@ def _attention_fwd_kernel(
     else:
         kv64 = h64 // groups
 
-    q_ptr += b64 * q_batch + h64 * q_head
-    k_ptr += b64 * k_batch + kv64 * k_head
-    v_ptr += b64 * v_batch + kv64 * v_head
-    table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * key_head
-    row_ptr += b64 * row_batch + h64 * q_len * row_len
-    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
-    q_pos_ptr += b64 * q_pos_batch
-    k_pos_ptr += b64 * k_pos_batch
-    q_index_ptr += b64 * q_token_batch
-    k_index_ptr += b64 * k_token_batch
-    q_segment_ptr += b64 * q_token_batch
-    k_segment_ptr += b64 * k_token_batch
+    q_ptr += b64 * q_strides.batch + h64 * q_strides.head
+    streamed = KeysAndValues(
+        k_ptr + (b64 * k_strides.batch + kv64 * k_strides.head),
+        v_ptr + (b64 * v_strides.batch + kv64 * v_strides.head), k_strides.token, v_strides.token,
+    )  # fmt: skip
+    head_bias = bias_of_head(bias, bias_strides, b64, h64, numbers)
+    tokens = tokens_of_sequence(tokens, token_strides, b64, limits.window)
 
     q_tile = tl.load(
-        q_ptr + qi[:, None].to(tl.int64) * q_stride + d[None, :],
-        mask=(qi[:, None] < q_len) & (d[None, :] < HEAD_DIM), other=0.0,
+        q_ptr + qi[:, None].to(tl.int64) * q_strides.token + d[None, :],
+        mask=(qi[:, None] < q_len) & (d[None, :] < KIND.HEAD_DIM), other=0.0,
     )  # fmt: skip
     slope, seed = 0.0, 0
-    if LINEAR:
-        slope = tl.load(slopes_ptr + h)
-    if DROPOUT:
+    if KIND.LINEAR:
+        slope = tl.load(bias.slopes + h)
+    if KIND.DROPOUT:
         seed = tl.load(seed_ptr) + (bh[:, None] if PACKED else bh)
-    ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
+    ref = reference_position(m0, tokens.q_positions, k_len - q_len, KIND.ALIGNED)
+    queries = Queries(q_tile, qi, ref, slope, seed)
 
-    bounds = key_ranges(
-        m0, range_ptr + b64 * range_batch, tile,
-        q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, FAR_TILES, ALIGNED, WHOLE,
-    )  # fmt: skip
+    bounds = key_ranges(m0, range_ptr + b64 * token_strides.ranges, tile, numbers, limits, M, N, KIND)
     low, high = bounds[0], bounds[5]
     if SPLIT:
         share = tl.cdiv(tl.cdiv(high - low, N), tl.num_programs(2)) * N
         low += tl.program_id(2) * share
         high = tl.minimum(low + share, high)
-    acc = tl.zeros([M, DV], dtype=tl.float32)
-    total = tl.zeros([M], dtype=tl.float32)
-    peak = tl.full([M], float("-inf"), dtype=tl.float32)
+    softmax = Softmax(
+        tl.zeros([M, DV], dtype=tl.float32),
+        tl.zeros([M], dtype=tl.float32),
+        tl.full([M], float("-inf"), dtype=tl.float32),
+    )
     for part in tl.static_range(5):
         if OCCURS[part]:
             first, last = bounds[part], bounds[part + 1]
             if SPLIT:
                 first, last = tl.maximum(first, low), tl.minimum(last, high)
-            acc, total, peak = _attend(
-                acc, total, peak, q_tile, first, last,
-                k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
-                HEAD_DIM, V_DIM, D, DV, N if part == 1 or part == 3 else NEAR,
-                LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, PRECISION, SHORT, WHOLE, PACKED, part,
+            softmax = _attend(
+                softmax, queries, first, last, streamed, head_bias, tokens, numbers,
+                KIND, N if part == 1 or part == 3 else NEAR, part,
             )  # fmt: skip
 
-    q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
+    acc, total, peak = softmax
+    pairs = pairs_of(qi, qi * 0, tokens, ref, numbers, KIND)
     blind = total == 0.0
     lse = tl.where(blind, float("-inf"), peak + tl.log2(tl.where(blind, 1.0, total)))
-    if PACKED and LINEAR:
+    if PACKED and KIND.LINEAR:
         slope = tl.reshape(slope, [M])
-    lse = (lse - row_term(q_pos, slope, LINEAR, SYMMETRIC, ALIGNED)) * 0.6931471805599453
+    lse = (lse - row_term(pairs.q_pos, slope, KIND)) * 0.6931471805599453
     share64 = tl.program_id(2).to(tl.int64)
     row = (share64 * (tl.num_programs(0) * (groups if PACKED else 1)) + bh) * q_len
     tl.store(lse_ptr + row + qi, lse, mask=qi < q_len)
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     dv = tl.arange(0, DV)
     OUT_TYPE: tl.constexpr = out_ptr.dtype.element_ty
-    out_ptr += share64 * out_share + b64 * out_batch + h64 * out_head
+    out_ptr += share64 * out_share + b64 * out_strides.batch + h64 * out_strides.head
     tl.store(
-        out_ptr + qi[:, None].to(tl.int64) * out_stride + dv[None, :],
-        acc.to(OUT_TYPE), mask=(qi[:, None] < q_len) & (dv[None, :] < V_DIM),
+        out_ptr + qi[:, None].to(tl.int64) * out_strides.token + dv[None, :],
+        acc.to(OUT_TYPE), mask=(qi[:, None] < q_len) & (dv[None, :] < KIND.V_DIM),
     )  # fmt: skip
 
 
 @triton.jit
 def _merge_fwd_kernel(
-    shares_ptr, shares_lse_ptr, out_ptr, lse_ptr, out_batch, out_head, out_stride, heads, q_len, shares,
+    shares_ptr, shares_lse_ptr, out_ptr, lse_ptr, out_strides, heads, q_len, shares,
     V_DIM: tl.constexpr, DV: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """One query, whose keys were shared out: each share's output weighs as much as its logits' exponentials."""
+    """One query whose keys several programs shared: each share's output weighs as much as its logits' exponentials."""
     query, bh = tile_and_head()
     b, h = bh // heads, bh % heads
     rows = tl.num_programs(0).to(tl.int64) * q_len
@@ -244,6 +237,7 @@ def _merge_fwd_kernel(
         mask=(share[:, None] < shares) & (dv[None, :] < V_DIM), other=0.0,
     )  # fmt: skip
     out = tl.sum(values * weights[:, None], 0) / tl.where(blind, 1.0, total)
-    out_ptr += b.to(tl.int64) * out_batch + h.to(tl.int64) * out_head + query.to(tl.int64) * out_stride
+    out_ptr += b.to(tl.int64) * out_strides.batch + h.to(tl.int64) * out_strides.head
+    out_ptr += query.to(tl.int64) * out_strides.token
     tl.store(out_ptr + dv, out.to(out_ptr.dtype.element_ty), mask=dv < V_DIM)
     tl.store(lse_ptr + row, lse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import Any
 
@@ -15,20 +16,20 @@ from triton.runtime import JITFunction
 class Step:
     """One launch, of which everything is known but the tensors.
 
-    Triton's own way to a launch looks at each of some seventy arguments every time, which takes the host longer
-    than short kernels take the device. What follows from shapes is gathered once for them, and the compiled kernel
-    is kept with it. It was compiled for these numbers and for the dtypes of the tensors; the one thing that is
-    left is which tensors begin at a multiple of 16 bytes.
+    Triton's own launcher looks at every argument each time, which takes the host longer than short kernels take the
+    device. A `Step` prepares the numbers once and caches the compiled kernels. A kernel is compiled for these numbers
+    and for the dtypes of the tensors; the one thing that may still vary is which tensors are 16-byte aligned.
 
     Args:
-        arguments: What the kernel is told by name. It takes tensors before numbers, and those are not named here.
+        arguments: The kernel's arguments that are no tensors, by name. The kernel takes tensors, and named tuples of
+            them, before these.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
         # Triton's default for sums of products is about to change.
         self.arguments = {"enable_fp_fusion": True, **arguments}
         self.kernel, self.grid = kernel, (*grid, 1, 1)[:3]
-        #: By which tensors begin elsewhere; where none does, by nothing.
+        #: Compiled kernels, keyed by which tensors are not 16-byte aligned; () if all are.
         self.compiled: dict[tuple[bool, ...], Callable] = {}
         self.interpreted = not isinstance(kernel, JITFunction)
         if not self.interpreted:
@@ -38,8 +39,8 @@ class Step:
             assert self.tensors == names[:count], f"{kernel.__name__} takes numbers before tensors"
             self.numbers = [arguments[name] for name in names[count:]]
 
-    def __call__(self, **tensors: Tensor | None) -> None:
-        """Launch with these tensors, of which the first is there."""
+    def __call__(self, **tensors: Any) -> None:
+        """Launch with these tensors, and named tuples of tensors, of which the first is there."""
         if self.interpreted:
             self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
             return
@@ -50,28 +51,45 @@ class Step:
         else:
             self._launch(tensors)
 
-    def _launch(self, tensors: dict[str, Tensor | None]) -> None:
+    def _launch(self, tensors: dict[str, Any]) -> None:
         stand_in = _first(tensors).data_ptr()
-        in_order = [tensors[name] for name in self.tensors]
-        pointers = [stand_in if x is None else x.data_ptr() for x in in_order]
-        elsewhere: tuple[bool, ...] = ()
-        if reduce(or_, pointers) % 16:
-            elsewhere = tuple([pointer % 16 != 0 for pointer in pointers])
-        run = self.compiled.get(elsewhere)
+        pointers: list[Any] = []
+        combined = 0
+        for name in self.tensors:
+            x = tensors[name]
+            if isinstance(x, tuple):
+                bundle = tuple([stand_in if y is None else y.data_ptr() for y in x])
+                combined = reduce(or_, bundle, combined)
+                pointers.append(bundle)
+            else:
+                pointer = stand_in if x is None else x.data_ptr()
+                combined |= pointer
+                pointers.append(pointer)
+        misaligned: tuple[bool, ...] = ()
+        if combined % 16:
+            flat = chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in pointers)
+            misaligned = tuple([pointer % 16 != 0 for pointer in flat])
+        run = self.compiled.get(misaligned)
         if run is None:
             compiled = self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
-            self.compiled[elsewhere] = compiled[self.grid]
+            self.compiled[misaligned] = compiled[self.grid]
         else:
             run(*pointers, *self.numbers)
 
 
-def with_stand_ins(tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
-    """Kernels do not follow pointers to what is not there, but something must be passed."""
+def with_stand_ins(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The first tensor in the place of every absent one: kernels do not read it, but must get a pointer."""
     stand_in = _first(tensors)
-    return {name: stand_in if x is None else x for name, x in tensors.items()}
+
+    def filled(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return x._make(map(filled, x))  # type: ignore[attr-defined]
+        return stand_in if x is None else x
+
+    return {name: filled(x) for name, x in tensors.items()}
 
 
-def _first(tensors: dict[str, Tensor | None]) -> Tensor:
+def _first(tensors: dict[str, Any]) -> Tensor:
     first = next(iter(tensors.values()))
-    assert first is not None
+    assert isinstance(first, Tensor)
     return first

@@ -12,33 +12,62 @@ measures by how much they do not, and the kernels after it get a ``shared`` with
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
+from .arguments import KeysAndValues
 from .by_distance import pull_to_ends, pull_to_rows
 from .tiles import (
     LOG2E,
+    bias_of_head,
+    dropout_factors,
     entries_of,
-    far_term,
-    kept,
-    key_ranges,
     level_beyond,
     line_over_keys,
+    pairs_of,
     reference_position,
-    relative_positions,
     row_term,
     softcap_slope,
+    term_beyond,
     tile_and_head,
     tile_logits,
+    tokens_of_sequence,
     visible,
 )
+from .visible_ranges import key_ranges
+
+
+class Sums(NamedTuple):
+    """What a tile of queries adds up over its keys: the gradient of q, and sums over each row ``[M]``."""
+
+    grad_q: Any  # [M, D]
+    total: Any  # of the logits' gradients
+    past: Any  # of those at or past the end of the tables
+    future: Any  # of those at or before their start
+    near_weight: Any  # of the weights between the ends
+    future_weight: Any
+
+
+class Queries(NamedTuple):
+    """A tile of queries, and what is loaded once for each."""
+
+    tile: Any  # [M, D]
+    grad: Any  # [M, DV]
+    level: Any  # [M]
+    shared: Any  # [M]
+    qi: Any
+    ref: Any
+    slope: Any
+    seed: Any
+    grad_row: Any  # where the gradients of their rows go
 
 
 @triton.jit
 def _shared_kernel(
     out_ptr, grad_ptr, lse_ptr, grad_lse_ptr, shared_ptr, level_ptr, table_ptr, row_ptr,
-    out_batch, out_head, out_stride, grad_batch, grad_head, grad_stride, row_batch, heads, q_len,
-    table_len, row_len, levels,
+    out_strides, grad_strides, row_batch, heads, q_len, table_len, row_len, levels,
     V_DIM: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, GRAD_LSE: tl.constexpr,
     TABLE: tl.constexpr, ROW: tl.constexpr,
 ):  # fmt: skip
@@ -56,12 +85,20 @@ def _shared_kernel(
     rows = qi[:, None].to(tl.int64)
     inside = (qi[:, None] < q_len) & (dv[None, :] < V_DIM)
     out = tl.load(
-        out_ptr + b64 * out_batch + h64 * out_head + rows * out_stride + dv[None, :],
+        out_ptr
+        + b64 * out_strides.batch
+        + h64 * out_strides.head
+        + rows * out_strides.token
+        + dv[None, :],
         mask=inside,
         other=0.0,
     ).to(tl.float32)
     grad = tl.load(
-        grad_ptr + b64 * grad_batch + h64 * grad_head + rows * grad_stride + dv[None, :],
+        grad_ptr
+        + b64 * grad_strides.batch
+        + h64 * grad_strides.head
+        + rows * grad_strides.token
+        + dv[None, :],
         mask=inside,
         other=0.0,
     ).to(tl.float32)
@@ -76,36 +113,37 @@ def _shared_kernel(
     if TABLE or ROW:
         table_ptr += h64 * table_len
         row_ptr += b64 * row_batch + h64 * q_len * row_len
-        past = far_term(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, 1)
-        future = far_term(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, -1)
+        past = term_beyond(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, 1)
+        future = term_beyond(qi, q_len, table_ptr, table_len, row_ptr, row_len, TABLE, ROW, -1)
         tl.store(level_ptr + levels + place, level - past, mask=qi < q_len)
         tl.store(level_ptr + levels + levels + place, level - future, mask=qi < q_len)
 
 
 @triton.jit
 def _pull_to_queries(
-    grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, start, end,
-    k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-    table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-    scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, N: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, ENDS: tl.constexpr,
-    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, SHORT: tl.constexpr, WHOLE: tl.constexpr,
-    PART: tl.constexpr,
+    sums, queries, start, end, streamed, bias, tokens, numbers,
+    KIND: tl.constexpr, WANTED: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    MASKED: tl.constexpr = PART == 0 or PART == 4 or ALL_MASKED
-    FOUND: tl.constexpr = WHOLE and PART == 2
-    FAR: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
+    """Add what the keys of ``[start, end)`` pull at a tile of queries."""
+    D: tl.constexpr = KIND.D
+    DV: tl.constexpr = KIND.DV
+    HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
+    V_DIM: tl.constexpr = KIND.V_DIM
+    PRECISION: tl.constexpr = KIND.PRECISION
+    ENDS: tl.constexpr = WANTED.TABLE_ENDS or WANTED.ROW
+    MASKED: tl.constexpr = PART == 0 or PART == 4 or KIND.ALL_MASKED
+    ADDRESSED: tl.constexpr = KIND.COMPLETE and PART == 2
+    BEYOND: tl.constexpr = 1 if PART == 1 else (-1 if PART == 3 else 0)
+    q_tile, grad_tile, level, shared, qi, ref, slope, seed, grad_row_ptr = queries
+    grad_q, total, past, future, near_weight, future_weight = sums
+    k_ptr, v_ptr, k_stride, v_stride = streamed
+    q_len, k_len, row_len = numbers.q_len, numbers.k_len, numbers.row_len
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
-    # A loop over few tiles is best kept small, without a pipeline: over those looked up where a table is short, and
+    # A loop over few tiles is best small, without a pipeline: over those looked up where a table is short, and
     # over those at the edge of a mask, unless windows or segments make them many.
-    EDGE: tl.constexpr = PART == 4 and not (WINDOWED or SEGMENTS)
-    STAGES: tl.constexpr = 1 if EDGE or (SHORT and FAR == 0) else None
+    EDGE: tl.constexpr = PART == 4 and not (KIND.WINDOWED or KIND.SEGMENTS)
+    STAGES: tl.constexpr = 1 if EDGE or (KIND.SHORT and BEYOND == 0) else None
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
@@ -120,97 +158,73 @@ def _pull_to_queries(
         else:
             v_tile = tl.load(values)
         scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
-        q_pos, k_pos = relative_positions(
-            qi[:, None], kj[None, :], q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED
-        )
-        line = line_over_keys(
-            q_pos, k_pos, columns[None, :], n0 - ref, slope, LINEAR, SYMMETRIC, ALIGNED
-        )
-        entries = table_ptr
-        if FOUND:
-            entries = entries_of(table_ptr, ref - n0 - table_lo, rows[:, None], columns[None, :], N)
-        logits = tile_logits(
-            scores, qi[:, None], kj[None, :], q_pos, k_pos, line,
-            entries, key_ptr, row_ptr, key_row_ptr,
-            scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-            LINEAR, TABLE, KEY, ROW, KEY_ROW, SOFTCAP, FAR, FOUND,
-        )  # fmt: skip
+        pairs = pairs_of(qi[:, None], kj[None, :], tokens, ref, numbers, KIND)
+        line = line_over_keys(pairs, columns[None, :], n0 - ref, slope, KIND)
+        entries = bias.table
+        if ADDRESSED:
+            entries = entries_of(
+                bias.table, ref - n0 - numbers.table_lo, rows[:, None], columns[None, :], N
+            )
+        logits = tile_logits(scores, pairs, line, entries, bias, numbers, KIND, BEYOND, ADDRESSED)
         weights = tl.exp2(logits - level[:, None])
         if MASKED:
-            seen = visible(
-                qi[:, None], kj[None, :], q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
-            )  # fmt: skip
+            seen = visible(qi[:, None], kj[None, :], tokens, numbers, KIND)
             weights = tl.where(seen, weights, 0.0)
         grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-        if DROPOUT:
-            grad_weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
+        if KIND.DROPOUT:
+            grad_weights *= dropout_factors(qi[:, None], kj[None, :], seed, numbers.dropout_p)
         grad_logits = weights * (grad_weights - shared[:, None])
-        if BALANCED or ENDS:
+        if WANTED.BALANCED or ENDS:
             pull = tl.sum(grad_logits, 1)
             total += pull
         if ENDS:
-            if FAR == 1:
+            if BEYOND == 1:
                 past += pull
-            elif FAR == -1:
+            elif BEYOND == -1:
                 future += pull
                 future_weight += tl.sum(weights, 1)
             else:
-                distance = q_pos - k_pos
-                if TABLE:
-                    lo, hi = table_lo, table_lo + table_len - 1
+                distance = pairs.q_pos - pairs.k_pos
+                if KIND.TABLE:
+                    lo, hi = numbers.table_lo, numbers.table_lo + numbers.table_len - 1
                 else:
-                    lo, hi = row_lo, row_lo + row_len - 1
+                    lo, hi = numbers.row_lo, numbers.row_lo + row_len - 1
                 is_past = distance >= hi
                 is_future = (distance <= lo) & (distance < hi)
                 past += tl.sum(tl.where(is_past, grad_logits, 0.0), 1)
                 future += tl.sum(tl.where(is_future, grad_logits, 0.0), 1)
                 near_weight += tl.sum(tl.where(is_past | is_future, 0.0, weights), 1)
                 future_weight += tl.sum(tl.where(is_future, weights, 0.0), 1)
-                if GRAD_ROW:
+                if WANTED.ROW:
                     pull_to_rows(
                         grad_logits, distance, qi < q_len, kj < k_len, grad_row_ptr + qi.to(tl.int64) * row_len,
-                        row_len, row_lo, ALIGNED, ORDERED,
+                        row_len, numbers.row_lo, KIND.ALIGNED, WANTED.ORDERED,
                     )  # fmt: skip
-        grad_scores = grad_logits * softcap_slope(scores, scale, softcap, SOFTCAP)
+        grad_scores = grad_logits * softcap_slope(scores, numbers, KIND)
         grad_q = tl.dot(
             grad_scores.to(k_tile.dtype), tl.trans(k_tile), grad_q, input_precision=PRECISION
         )
-    return grad_q, total, past, future, near_weight, future_weight
+    return Sums(grad_q, total, past, future, near_weight, future_weight)
 
 
 @triton.jit
 def _attention_bwd_q_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, grad_lse_ptr, shared_ptr, grad_q_ptr, grad_row_ptr,
-    past_ptr, future_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr, q_pos_ptr, k_pos_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, range_ptr, seed_ptr,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    grad_batch, grad_head, grad_stride, grad_q_batch, grad_q_head, grad_q_stride,
-    key_batch, key_head, row_batch, key_row_batch, q_pos_batch, k_pos_batch,
-    q_token_batch, k_token_batch, range_batch,
-    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo,
-    far_lo, far_hi, window, levels,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr,
-    LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, ALIGNED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr, ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr, GRAD_TABLE_ENDS: tl.constexpr,
-    GRAD_ROW: tl.constexpr, ORDERED: tl.constexpr, BALANCED: tl.constexpr, GRAD_LSE: tl.constexpr,
-    SHORT: tl.constexpr, WHOLE: tl.constexpr, FAR_TILES: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, grad_lse_ptr, shared_ptr, grads, bias, tokens, range_ptr, seed_ptr,
+    q_strides, k_strides, v_strides, grad_strides, grad_q_strides, bias_strides, token_strides,
+    numbers, limits, levels,
+    KIND: tl.constexpr, WANTED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
-    EDGES: tl.constexpr = WHOLE or not ALL_MASKED
+    D: tl.constexpr = KIND.D
+    DV: tl.constexpr = KIND.DV
+    EDGES: tl.constexpr = KIND.COMPLETE or not KIND.ALL_MASKED
+    FIRST_EDGE: tl.constexpr = EDGES and (KIND.WINDOWED or KIND.SEGMENTS)
+    PAST: tl.constexpr = KIND.TILES_BEYOND
+    FUTURE: tl.constexpr = KIND.TILES_BEYOND and not KIND.CAUSAL
     # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
-    OCCURS: tl.constexpr = (
-        EDGES and (WINDOWED or SEGMENTS),
-        FAR_TILES,
-        True,
-        FAR_TILES and not CAUSAL,
-        EDGES,
-    )
-    ENDS: tl.constexpr = GRAD_TABLE_ENDS or GRAD_ROW
+    OCCURS: tl.constexpr = (FIRST_EDGE, PAST, True, FUTURE, EDGES)
+    ENDS: tl.constexpr = WANTED.TABLE_ENDS or WANTED.ROW
+    heads, groups, q_len, row_len = numbers.heads, numbers.groups, numbers.q_len, numbers.row_len
     tile, bh = tile_and_head()
     tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
     b, h = bh // heads, bh % heads
@@ -219,91 +233,74 @@ def _attention_bwd_q_kernel(
     d, dv = tl.arange(0, D), tl.arange(0, DV)
     b64, h64, bh64 = b.to(tl.int64), h.to(tl.int64), bh.to(tl.int64)
 
-    q_ptr += b64 * q_batch + h64 * q_head
-    k_ptr += b64 * k_batch + h64 // groups * k_head
-    v_ptr += b64 * v_batch + h64 // groups * v_head
-    grad_ptr += b64 * grad_batch + h64 * grad_head
-    table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * key_head
-    row_ptr += b64 * row_batch + h64 * q_len * row_len
-    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
-    grad_row_ptr += bh64 * q_len * row_len
-    q_pos_ptr += b64 * q_pos_batch
-    k_pos_ptr += b64 * k_pos_batch
-    q_index_ptr += b64 * q_token_batch
-    k_index_ptr += b64 * k_token_batch
-    q_segment_ptr += b64 * q_token_batch
-    k_segment_ptr += b64 * k_token_batch
+    q_ptr += b64 * q_strides.batch + h64 * q_strides.head
+    streamed = KeysAndValues(
+        k_ptr + (b64 * k_strides.batch + h64 // groups * k_strides.head),
+        v_ptr + (b64 * v_strides.batch + h64 // groups * v_strides.head), k_strides.token, v_strides.token,
+    )  # fmt: skip
+    grad_ptr += b64 * grad_strides.batch + h64 * grad_strides.head
+    head_bias = bias_of_head(bias, bias_strides, b64, h64, numbers)
+    grad_row_ptr = grads.row + bh64 * q_len * row_len
+    tokens = tokens_of_sequence(tokens, token_strides, b64, limits.window)
 
     in_rows = qi < q_len
     rows = qi[:, None].to(tl.int64)
     q_tile = tl.load(
-        q_ptr + rows * q_stride + d[None, :], mask=in_rows[:, None] & (d[None, :] < HEAD_DIM), other=0.0
-    )
+        q_ptr + rows * q_strides.token + d[None, :],
+        mask=in_rows[:, None] & (d[None, :] < KIND.HEAD_DIM), other=0.0,
+    )  # fmt: skip
     grad_tile = tl.load(
-        grad_ptr + rows * grad_stride + dv[None, :],
-        mask=in_rows[:, None] & (dv[None, :] < V_DIM),
-        other=0.0,
-    )
+        grad_ptr + rows * grad_strides.token + dv[None, :],
+        mask=in_rows[:, None] & (dv[None, :] < KIND.V_DIM), other=0.0,
+    )  # fmt: skip
     slope, seed = 0.0, 0
-    if LINEAR:
-        slope = tl.load(slopes_ptr + h)
-    if DROPOUT:
+    if KIND.LINEAR:
+        slope = tl.load(bias.slopes + h)
+    if KIND.DROPOUT:
         seed = tl.load(seed_ptr) + bh
-    ref = reference_position(m0, q_pos_ptr, k_len - q_len, ALIGNED)
-    q_pos, _ = relative_positions(qi, qi * 0, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED)
+    ref = reference_position(m0, tokens.q_positions, numbers.k_len - q_len, KIND.ALIGNED)
+    pairs = pairs_of(qi, qi * 0, tokens, ref, numbers, KIND)
     level_ptr += bh64 * q_len + qi
-    line_at_query = row_term(q_pos, slope, LINEAR, SYMMETRIC, ALIGNED)
+    line_at_query = row_term(pairs.q_pos, slope, KIND)
     near_level = tl.load(level_ptr, mask=in_rows, other=float("inf")) + line_at_query
     shared = tl.load(shared_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
 
-    bounds = key_ranges(
-        m0, range_ptr + b64 * range_batch, tile,
-        q_len, k_len, window, far_lo, far_hi,
-        M, N, CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, FAR_TILES, ALIGNED, WHOLE,
+    bounds = key_ranges(m0, range_ptr + b64 * token_strides.ranges, tile, numbers, limits, M, N, KIND)
+    sums = Sums(
+        tl.zeros([M, D], dtype=tl.float32), tl.zeros([M], dtype=tl.float32),
+        tl.zeros([M], dtype=tl.float32), tl.zeros([M], dtype=tl.float32),
+        tl.zeros([M], dtype=tl.float32), tl.zeros([M], dtype=tl.float32),
     )  # fmt: skip
-    grad_q = tl.zeros([M, D], dtype=tl.float32)
-    total = tl.zeros([M], dtype=tl.float32)
-    past = tl.zeros([M], dtype=tl.float32)
-    future = tl.zeros([M], dtype=tl.float32)
-    near_weight = tl.zeros([M], dtype=tl.float32)
-    future_weight = tl.zeros([M], dtype=tl.float32)
     for part in tl.static_range(5):
         if OCCURS[part]:
-            first, last = bounds[part], bounds[part + 1]
             level = near_level
-            if (TABLE or ROW) and (part == 1 or part == 3):
-                beyond = level_beyond(level_ptr, levels, TABLE, ROW, 2 - part)
+            if (KIND.TABLE or KIND.ROW) and (part == 1 or part == 3):
+                beyond = level_beyond(level_ptr, levels, KIND, 2 - part)
                 level = tl.load(beyond, mask=in_rows, other=float("inf")) + line_at_query
-            grad_q, total, past, future, near_weight, future_weight = _pull_to_queries(
-                grad_q, total, past, future, near_weight, future_weight, q_tile, grad_tile, level, shared, first, last,
-                k_ptr, v_ptr, k_stride, v_stride, qi, ref, slope, seed,
-                table_ptr, key_ptr, row_ptr, key_row_ptr, grad_row_ptr, q_pos_ptr, k_pos_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, q_len, k_len, window,
-                HEAD_DIM, V_DIM, D, DV, N if part == 1 or part == 3 else NEAR,
-                LINEAR, SYMMETRIC, TABLE, KEY, ROW, KEY_ROW, ALIGNED, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, ALL_MASKED, PRECISION, ENDS, GRAD_ROW,
-                ORDERED, BALANCED, SHORT, WHOLE, part,
+            queries = Queries(q_tile, grad_tile, level, shared, qi, ref, slope, seed, grad_row_ptr)
+            sums = _pull_to_queries(
+                sums, queries, bounds[part], bounds[part + 1], streamed, head_bias, tokens, numbers,
+                KIND, WANTED, N if part == 1 or part == 3 else NEAR, part,
             )  # fmt: skip
+    grad_q, total, past, future, near_weight, future_weight = sums
     tl.store(
-        grad_q_ptr + b64 * grad_q_batch + h64 * grad_q_head + rows * grad_q_stride + d[None, :],
-        (grad_q * scale).to(grad_q_ptr.dtype.element_ty),
-        mask=in_rows[:, None] & (d[None, :] < HEAD_DIM),
-    )
-    if BALANCED:
+        grads.q + b64 * grad_q_strides.batch + h64 * grad_q_strides.head + rows * grad_q_strides.token + d[None, :],
+        (grad_q * numbers.scale).to(grads.q.dtype.element_ty),
+        mask=in_rows[:, None] & (d[None, :] < KIND.HEAD_DIM),
+    )  # fmt: skip
+    if WANTED.BALANCED:
         surplus = total
-        if GRAD_LSE:
+        if WANTED.LSE:
             surplus -= tl.load(grad_lse_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
         tl.store(shared_ptr + bh64 * q_len + qi, shared + surplus, mask=in_rows)
         if ENDS:
             # Weights add up to one, so that those past the end, often most of them, need not be summed. What is left
-            # over where there are none is rounding, and must not reach an entry that nobody sees.
+            # over where there are none is rounding, and must not reach an entry that no query sees.
             past_weight = 1.0 - near_weight - future_weight
             past -= surplus * tl.where((past == 0.0) | (past_weight < 1e-5), 0.0, past_weight)
             future -= surplus * future_weight
-    if GRAD_TABLE_ENDS:
-        tl.store(past_ptr + bh64 * q_len + qi, past, mask=in_rows)
-        tl.store(future_ptr + bh64 * q_len + qi, future, mask=in_rows)
-    if GRAD_ROW:
+    if WANTED.TABLE_ENDS:
+        tl.store(grads.past + bh64 * q_len + qi, past, mask=in_rows)
+        tl.store(grads.future + bh64 * q_len + qi, future, mask=in_rows)
+    if WANTED.ROW:
         pull_to_ends(past, future, in_rows, grad_row_ptr + qi.to(tl.int64) * row_len, row_len)

@@ -23,14 +23,14 @@ def _tile(ptr, rows, columns, stride, height, width):
 
 @triton.jit
 def _project_kernel(
-    features_ptr, table_ptr, rows_ptr, features_batch, features_head, features_stride, table_head,
+    features_ptr, table_ptr, rows_ptr, features_strides, table_head,
     heads, tokens, entries, factor,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one head, against all entries of the table."""
     tile, bh = tile_and_head()
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
-    features_ptr += b64 * features_batch + h64 * features_head
+    features_ptr += b64 * features_strides.batch + h64 * features_strides.head
     table_ptr += h64 * table_head
     rows_ptr += bh64 * tokens * entries
     token = tile * M + tl.arange(0, M)
@@ -39,7 +39,7 @@ def _project_kernel(
         rows = tl.zeros([M, N], dtype=tl.float32)
         for r0 in range(0, RANK, R):
             rank = r0 + tl.arange(0, R)
-            features = _tile(features_ptr, token, rank, features_stride, tokens, RANK)
+            features = _tile(features_ptr, token, rank, features_strides.token, tokens, RANK)
             table = _tile(table_ptr, entry, rank, RANK, entries, RANK)
             rows = tl.dot(features, tl.trans(table), rows, input_precision=PRECISION)
         tl.store(
@@ -50,14 +50,14 @@ def _project_kernel(
 
 @triton.jit
 def _features_gradient_kernel(
-    grad_rows_ptr, table_ptr, grad_features_ptr, grad_batch, grad_head, grad_stride, table_head,
+    grad_rows_ptr, table_ptr, grad_features_ptr, grad_strides, table_head,
     heads, tokens, entries, factor,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one head."""
     tile, bh = tile_and_head()
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
-    grad_features_ptr += b64 * grad_batch + h64 * grad_head
+    grad_features_ptr += b64 * grad_strides.batch + h64 * grad_strides.head
     table_ptr += h64 * table_head
     grad_rows_ptr += bh64 * tokens * entries
     token = tile * M + tl.arange(0, M)
@@ -70,7 +70,7 @@ def _features_gradient_kernel(
             table = _tile(table_ptr, entry, rank, RANK, entries, RANK)
             grad = tl.dot(grad_rows, table, grad, input_precision=PRECISION)
         tl.store(
-            grad_features_ptr + token[:, None].to(tl.int64) * grad_stride + rank[None, :],
+            grad_features_ptr + token[:, None].to(tl.int64) * grad_strides.token + rank[None, :],
             (grad * factor).to(grad_features_ptr.dtype.element_ty),
             mask=(token[:, None] < tokens) & (rank[None, :] < RANK),
         )
@@ -78,7 +78,7 @@ def _features_gradient_kernel(
 
 @triton.jit
 def _table_gradient_kernel(
-    features_ptr, grad_rows_ptr, sums_ptr, features_batch, features_head, features_stride,
+    features_ptr, grad_rows_ptr, sums_ptr, features_strides,
     heads, tokens, entries, factor, run, runs,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -86,7 +86,7 @@ def _table_gradient_kernel(
     block, rest = tile_and_head()
     part, bh = rest % runs, rest // runs
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
-    features_ptr += b64 * features_batch + h64 * features_head
+    features_ptr += b64 * features_strides.batch + h64 * features_strides.head
     grad_rows_ptr += bh64 * tokens * entries
     entry = block * N + tl.arange(0, N)
     rank = tl.program_id(2) * R + tl.arange(0, R)
@@ -94,7 +94,7 @@ def _table_gradient_kernel(
     for m0 in range(part * run, tl.minimum(part * run + run, tokens), M):
         token = m0 + tl.arange(0, M)
         grad_rows = _tile(grad_rows_ptr, token, entry, entries, tokens, entries)
-        features = _tile(features_ptr, token, rank, features_stride, tokens, RANK)
+        features = _tile(features_ptr, token, rank, features_strides.token, tokens, RANK)
         total = tl.dot(tl.trans(grad_rows), features, total, input_precision=PRECISION)
     tl.store(
         sums_ptr + (rest.to(tl.int64) * entries + entry[:, None]) * RANK + rank[None, :], total * factor,

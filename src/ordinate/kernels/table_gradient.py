@@ -7,12 +7,16 @@ diagonals summed, once. No two programs write to one place: the result does not 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
+from .arguments import Pairs, Tokens
 from .tiles import (
+    bias_of_head,
+    dropout_factors,
     first_run,
-    kept,
     line_over_keys,
     row_term,
     tile_and_head,
@@ -54,27 +58,65 @@ def _of_one_segment(
     return full_start, full_end
 
 
+class Diagonal(NamedTuple):
+    """Where the tiles of a diagonal lie."""
+
+    shift: Any  # from a tile's first query to its first key
+    distance: Any  # of a tile's first query and first key
+
+
+class Head(NamedTuple):
+    """The tensors of one head: where they start, and strides from token to token."""
+
+    q: Any
+    k: Any
+    v: Any
+    grad: Any
+    level: Any
+    shared: Any
+    q_stride: Any
+    k_stride: Any
+    v_stride: Any
+    grad_stride: Any
+    slope: Any
+    seed: Any
+
+
 @triton.jit
 def _pull_to_diagonal(
-    acc, start, end, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
-    table_ptr, key_ptr, row_ptr, key_row_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-    q_stride, k_stride, v_stride, grad_stride, slope, seed,
-    q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
-    KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    acc, start, end, diagonal, head, bias, tokens, numbers,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the logits' gradients of the tiles whose first query is in ``[start, end)``."""
+    D: tl.constexpr = KIND.D
+    DV: tl.constexpr = KIND.DV
+    HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
+    V_DIM: tl.constexpr = KIND.V_DIM
+    PRECISION: tl.constexpr = KIND.PRECISION
+    LOOK: tl.constexpr = KIND.SEGMENTS and MASKED
+    shift, distance = diagonal
+    (
+        q_ptr,
+        k_ptr,
+        v_ptr,
+        grad_ptr,
+        level_ptr,
+        shared_ptr,
+        q_stride,
+        k_stride,
+        v_stride,
+        grad_stride,
+        slope,
+        seed,
+    ) = head
+    q_len, k_len = numbers.q_len, numbers.k_len
     d, dv = tl.arange(0, D), tl.arange(0, DV)
     rows, columns = tl.arange(0, M), tl.arange(0, N)
     zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
     for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
         qi = m0 + rows
         kj = m0 + shift + columns
-        if _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, SEGMENTS and MASKED):
+        if _share_a_segment(tokens.q_segments, tokens.k_segments, qi, kj, q_len, k_len, LOOK):
             queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
             gradients = (grad_ptr + (m0 + zero) * grad_stride) + (
                 rows[:, None] * grad_stride + dv[None, :]
@@ -98,69 +140,55 @@ def _pull_to_diagonal(
             shared = tl.load(shared_ptr + qi, mask=in_rows, other=0.0)
             scores = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [M, N]
             q_pos, k_pos = rows[:, None] + distance, columns[None, :]
-            line = line_over_keys(q_pos, k_pos, k_pos, 0, slope, LINEAR, SYMMETRIC, True)
-            logits = tile_logits(
-                scores, qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos, line,
-                table_ptr, key_ptr, row_ptr, key_row_ptr,
-                scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-                LINEAR, True, KEY, ROW, KEY_ROW, SOFTCAP, 0, False,
-            )  # fmt: skip
-            level += row_term(rows + distance, slope, LINEAR, SYMMETRIC, True)
+            pairs = Pairs(qi[:, None], tl.maximum(kj, 0)[None, :], q_pos, k_pos)
+            line = line_over_keys(pairs, k_pos, 0, slope, KIND)
+            logits = tile_logits(scores, pairs, line, bias.table, bias, numbers, KIND, 0, False)
+            level += row_term(rows + distance, slope, KIND)
             weights = tl.exp2(logits - level[:, None])
             if MASKED:
-                seen = visible(
-                    qi[:, None], tl.maximum(kj, 0)[None, :], q_index_ptr, k_index_ptr, q_segment_ptr,
-                    k_segment_ptr, q_len, k_len, window, CAUSAL, WINDOWED, INDEXED, SEGMENTS,
-                )  # fmt: skip
+                seen = visible(qi[:, None], tl.maximum(kj, 0)[None, :], tokens, numbers, KIND)
                 weights = tl.where(seen & in_columns[None, :], weights, 0.0)
             grad_weights = tl.dot(grad_tile, v_tile, input_precision=PRECISION)
-            if DROPOUT:
-                grad_weights *= kept(qi[:, None], kj[None, :], seed, dropout_p)
+            if KIND.DROPOUT:
+                grad_weights *= dropout_factors(qi[:, None], kj[None, :], seed, numbers.dropout_p)
             acc += weights * (grad_weights - shared[:, None])
     return acc
 
 
 @triton.jit
 def _table_grad_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, sums_ptr,
-    slopes_ptr, table_ptr, key_ptr, row_ptr, key_row_ptr,
-    q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr, seed_ptr,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    grad_batch, grad_head, grad_stride, key_batch, key_head, row_batch, key_row_batch,
-    q_token_batch, k_token_batch,
-    heads, groups, q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
+    q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr, sums_ptr, bias, tokens, seed_ptr,
+    q_strides, k_strides, v_strides, grad_strides, bias_strides, q_token_batch, k_token_batch, numbers, window,
     first_diagonal, diagonals, run, runs,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, KEY: tl.constexpr, ROW: tl.constexpr,
-    KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr, SEGMENTS: tl.constexpr,
-    ALL_MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """``sums[batch · runs, heads, diagonals, 2N]``: entry ``i - j + N - 1`` of a diagonal of M × N tiles, M ≤ N."""
+    heads, groups, q_len, k_len = numbers.heads, numbers.groups, numbers.q_len, numbers.k_len
     diagonal, rest = tile_and_head()
     h, part, b = rest % heads, rest // heads % runs, rest // heads // runs
     distance = (first_diagonal + diagonal) * N  # of a tile's first query and first key
     b64, h64 = b.to(tl.int64), h.to(tl.int64)
     bh64 = b64 * heads + h64
-    q_ptr += b64 * q_batch + h64 * q_head
-    k_ptr += b64 * k_batch + h64 // groups * k_head
-    v_ptr += b64 * v_batch + h64 // groups * v_head
-    grad_ptr += b64 * grad_batch + h64 * grad_head
+    q_ptr += b64 * q_strides.batch + h64 * q_strides.head
+    k_ptr += b64 * k_strides.batch + h64 // groups * k_strides.head
+    v_ptr += b64 * v_strides.batch + h64 // groups * v_strides.head
+    grad_ptr += b64 * grad_strides.batch + h64 * grad_strides.head
     level_ptr += bh64 * q_len
     shared_ptr += bh64 * q_len
-    table_ptr += h64 * table_len
-    key_ptr += b64 * key_batch + h64 * key_head
-    row_ptr += b64 * row_batch + h64 * q_len * row_len
-    key_row_ptr += b64 * key_row_batch + h64 * k_len * row_len
-    q_index_ptr += b64 * q_token_batch
-    k_index_ptr += b64 * k_token_batch
-    q_segment_ptr += b64 * q_token_batch
-    k_segment_ptr += b64 * k_token_batch
+    head_bias = bias_of_head(bias, bias_strides, b64, h64, numbers)
+    tokens = Tokens(
+        None, None, tokens.q_index + b64 * q_token_batch, tokens.k_index + b64 * k_token_batch,
+        tokens.q_segments + b64 * q_token_batch, tokens.k_segments + b64 * k_token_batch, window,
+    )  # fmt: skip
     slope, seed = 0.0, 0
-    if LINEAR:
-        slope = tl.load(slopes_ptr + h)
-    if DROPOUT:
+    if KIND.LINEAR:
+        slope = tl.load(bias.slopes + h)
+    if KIND.DROPOUT:
         seed = tl.load(seed_ptr) + bh64.to(tl.int32)
+    head = Head(
+        q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
+        q_strides.token, k_strides.token, v_strides.token, grad_strides.token, slope, seed,
+    )  # fmt: skip
 
     shift = k_len - q_len - distance  # from a tile's first query to its first key
     # Queries whose tile of keys is not wholly before the first or after the last key.
@@ -172,19 +200,19 @@ def _table_grad_kernel(
     last_full = tl.minimum(q_end - M, k_len - shift - N)
     full_end = full_start + tl.maximum(last_full + M - full_start, 0) // M * M
     lowest, highest = -q_len, k_len  # of the distances that are seen
-    if CAUSAL:
+    if KIND.CAUSAL:
         lowest = 0
-    if WINDOWED:
+    if KIND.WINDOWED:
         highest = window - 1
-        if not CAUSAL:
+        if not KIND.CAUSAL:
             lowest = 1 - window
     all_seen = (distance - (N - 1) >= lowest) & (distance + (M - 1) <= highest)
     full_start, full_end = tl.where(all_seen, full_start, start), tl.where(all_seen, full_end, start)
-    if SEGMENTS and not ALL_MASKED:
+    if KIND.SEGMENTS and not KIND.ALL_MASKED:
         full_start, full_end = _of_one_segment(
-            q_segment_ptr, k_segment_ptr, full_start, full_end, shift, q_len, k_len, M, N
+            tokens.q_segments, tokens.k_segments, full_start, full_end, shift, q_len, k_len, M, N
         )
-    if ALL_MASKED:
+    if KIND.ALL_MASKED:
         full_start, full_end = start, start
     acc = tl.zeros([M, N], dtype=tl.float32)
     for third in tl.static_range(3):
@@ -193,15 +221,10 @@ def _table_grad_kernel(
             first, last = full_start, full_end
         if third == 2:
             first, last = full_end, end
-        if third == 2 or not ALL_MASKED:
+        if third == 2 or not KIND.ALL_MASKED:
             acc = _pull_to_diagonal(
-                acc, first, last, shift, distance, q_ptr, k_ptr, v_ptr, grad_ptr, level_ptr, shared_ptr,
-                table_ptr, key_ptr, row_ptr, key_row_ptr,
-                q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-                q_stride, k_stride, v_stride, grad_stride, slope, seed,
-                q_len, k_len, scale, softcap, dropout_p, table_len, table_lo, row_len, row_lo, window,
-                HEAD_DIM, V_DIM, D, DV, M, N, LINEAR, SYMMETRIC, KEY, ROW, KEY_ROW, SOFTCAP, DROPOUT,
-                CAUSAL, WINDOWED, INDEXED, SEGMENTS, PRECISION, third != 1,
+                acc, first, last, Diagonal(shift, distance), head, head_bias, tokens, numbers,
+                KIND, M, N, third != 1,
             )  # fmt: skip
 
     # Row i moves i - j + N - 1 to column t, so that a column holds one distance.

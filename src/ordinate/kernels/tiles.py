@@ -12,6 +12,8 @@ import os
 import triton
 import triton.language as tl
 
+from .arguments import BiasPointers, Pairs, Tokens
+
 LOG2E = tl.constexpr(1.4426950408889634)
 #: How many numbers `tile_ranges` has for a tile.
 RANGE = tl.constexpr(6)
@@ -26,6 +28,32 @@ def tile_and_head():
     so that those with most to do lead; and it is the only axis that may be longer than 65,535.
     """
     return tl.program_id(1), tl.program_id(0)
+
+
+@triton.jit
+def bias_of_head(bias, strides, b64, h64, numbers):
+    """The bias of one head of one sequence; of several heads, as ``[M, 1]``, where a tile is PACKED."""
+    return BiasPointers(
+        bias.slopes,
+        bias.table + h64 * numbers.table_len,
+        bias.key + (b64 * strides.key_batch + h64 * strides.key_head),
+        bias.row + (b64 * strides.row_batch + h64 * numbers.q_len * numbers.row_len),
+        bias.key_row + (b64 * strides.key_row_batch + h64 * numbers.k_len * numbers.row_len),
+    )
+
+
+@triton.jit
+def tokens_of_sequence(tokens, strides, b64, window):
+    """The tokens of one row of the batch."""
+    return Tokens(
+        tokens.q_positions + b64 * strides.q_positions,
+        tokens.k_positions + b64 * strides.k_positions,
+        tokens.q_index + b64 * strides.queries,
+        tokens.k_index + b64 * strides.keys,
+        tokens.q_segments + b64 * strides.queries,
+        tokens.k_segments + b64 * strides.keys,
+        window,
+    )
 
 
 @triton.jit
@@ -59,14 +87,15 @@ def entries_of(table_ptr, distance, queries, keys, N: tl.constexpr):
 
 
 @triton.jit
-def relative_positions(qi, kj, q_pos_ptr, k_pos_ptr, ref, q_len, k_len, ALIGNED: tl.constexpr):
-    """Positions less ``ref``, small enough for int32. Aligned positions are the indices themselves."""
-    if ALIGNED:
-        return qi + (k_len - q_len) - ref, kj - ref
+def pairs_of(qi, kj, tokens, ref, numbers, KIND: tl.constexpr):
+    """Indices with their positions less ``ref``, small enough for int32. Aligned positions are the indices."""
+    q_len, k_len = numbers.q_len, numbers.k_len
+    if KIND.ALIGNED:
+        return Pairs(qi, kj, qi + (k_len - q_len) - ref, kj - ref)
     else:
-        q_pos = tl.load(q_pos_ptr + qi, mask=qi < q_len, other=0)
-        k_pos = tl.load(k_pos_ptr + kj, mask=kj < k_len, other=0)
-        return (q_pos - ref).to(tl.int32), (k_pos - ref).to(tl.int32)
+        q_pos = tl.load(tokens.q_positions + qi, mask=qi < q_len, other=0)
+        k_pos = tl.load(tokens.k_positions + kj, mask=kj < k_len, other=0)
+        return Pairs(qi, kj, (q_pos - ref).to(tl.int32), (k_pos - ref).to(tl.int32))
 
 
 @triton.jit
@@ -82,25 +111,16 @@ def counted_times(factor, offsets, first):
 
 
 @triton.jit
-def line_over_keys(
-    q_pos,
-    k_pos,
-    columns,
-    first,
-    slope,
-    LINEAR: tl.constexpr,
-    SYMMETRIC: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """What a line adds to the logits of a tile whose keys are its columns, but for `row_term`."""
-    if not LINEAR:
+def line_over_keys(pairs, columns, first, slope, KIND: tl.constexpr):
+    """What a linear bias adds to the logits of a tile whose keys are its columns, but for `row_term`."""
+    if not KIND.LINEAR:
         return 0.0
-    elif SYMMETRIC or not ALIGNED:
-        if ALIGNED:
-            distance = q_pos.to(tl.float32) - counted_times(1.0, columns, first)
+    elif KIND.SYMMETRIC or not KIND.ALIGNED:
+        if KIND.ALIGNED:
+            distance = pairs.q_pos.to(tl.float32) - counted_times(1.0, columns, first)
         else:
-            distance = between(q_pos, k_pos)
-        return -slope * LOG2E * (tl.abs(distance) if SYMMETRIC else distance)
+            distance = between(pairs.q_pos, pairs.k_pos)
+        return -slope * LOG2E * (tl.abs(distance) if KIND.SYMMETRIC else distance)
     else:
         return counted_times(slope * LOG2E, columns, first)
 
@@ -136,10 +156,10 @@ def tanh(x):
 
 
 @triton.jit
-def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
+def softcap_slope(scores, numbers, KIND: tl.constexpr):
     """The derivative of the softcap at each score."""
-    if SOFTCAP:
-        capped = tanh(scores * (scale / softcap))
+    if KIND.SOFTCAP:
+        capped = tanh(scores * (numbers.scale / numbers.softcap))
         return 1.0 - capped * capped
     else:
         return 1.0
@@ -147,47 +167,50 @@ def softcap_slope(scores, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def tile_logits(
-    scores, qi, kj, q_pos, k_pos, line, table_ptr, key_ptr, row_ptr, key_row_ptr,
-    scale, softcap, table_len, table_lo, row_len, row_lo, q_len, k_len,
-    LINEAR: tl.constexpr, TABLE: tl.constexpr, KEY: tl.constexpr,
-    ROW: tl.constexpr, KEY_ROW: tl.constexpr, SOFTCAP: tl.constexpr, FAR: tl.constexpr,
-    FOUND: tl.constexpr, PACKED: tl.constexpr = False,
+    scores, pairs, line, entries, bias, numbers,
+    KIND: tl.constexpr, BEYOND: tl.constexpr, ADDRESSED: tl.constexpr,
 ):  # fmt: skip
     """Scaled scores plus bias, but for what is one number for a whole row of the tile.
 
-    Of a line that is `row_term`. FAR says on which side of the tables all of a tile's distances lie: 1 past their
-    end, -1 before their start, 0 neither, so that each must be looked up; where it is not 0, a table and rows of
-    queries have one number for the whole row, `far_term`. FOUND says that ``table_ptr`` are the tile's `entries_of`
-    the table. PACKED says that rows are of several heads: what is a number for each key otherwise is then one for
-    each pair.
+    Of a linear bias that is `row_term`.
+
+    Args:
+        entries: The tile's addresses in the table, where it is ADDRESSED.
+        BEYOND: On which side of the tables all of a tile's distances lie: 1 past their end, -1 before their start, 0
+            neither, so that each must be looked up. Where it is not 0, a table and rows of queries have one number for
+            the whole row, `term_beyond`.
+
+    With PACKED the rows are of several heads: what is a number for each key otherwise is then one for each pair.
     """
-    if SOFTCAP:
-        logits = softcap * LOG2E * tanh(scores * (scale / softcap))
+    qi, kj, q_pos, k_pos = pairs
+    if KIND.SOFTCAP:
+        logits = numbers.softcap * LOG2E * tanh(scores * (numbers.scale / numbers.softcap))
     else:
-        logits = scores * (scale * LOG2E)
-    if LINEAR:
+        logits = scores * (numbers.scale * LOG2E)
+    if KIND.LINEAR:
         logits += line
-    if KEY:
-        if PACKED:
-            logits += lookup(key_ptr + tl.minimum(kj, k_len - 1)) * LOG2E
+    if KIND.KEY:
+        if KIND.PACKED:
+            logits += lookup(bias.key + tl.minimum(kj, numbers.k_len - 1)) * LOG2E
         else:
-            logits += tl.load(key_ptr + kj, mask=kj < k_len, other=0.0) * LOG2E
-    if TABLE and FAR == 0:
-        entries = table_ptr
-        if not FOUND:
-            entries += tl.minimum(tl.maximum(q_pos - k_pos - table_lo, 0), table_len - 1)
+            logits += tl.load(bias.key + kj, mask=kj < numbers.k_len, other=0.0) * LOG2E
+    if KIND.TABLE and BEYOND == 0:
+        if not ADDRESSED:
+            entries = bias.table + tl.minimum(
+                tl.maximum(q_pos - k_pos - numbers.table_lo, 0), numbers.table_len - 1
+            )
         logits += lookup(entries) * LOG2E
-    if ROW and FAR == 0:
-        index = tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
-        row = row_ptr + tl.minimum(qi, q_len - 1).to(tl.int64) * row_len
-        logits += lookup(row + index) * LOG2E
-    if KEY_ROW:  # as long as the rows of queries, and looked up from the other side
-        row = key_row_ptr + tl.minimum(kj, k_len - 1).to(tl.int64) * row_len
-        if FAR == 1:
-            row += row_len - 1
-        elif FAR == 0:
-            row += tl.minimum(tl.maximum(q_pos - k_pos - row_lo, 0), row_len - 1)
-        if FAR == 0 or PACKED:
+    if KIND.ROW and BEYOND == 0:
+        entry = tl.minimum(tl.maximum(q_pos - k_pos - numbers.row_lo, 0), numbers.row_len - 1)
+        row = bias.row + tl.minimum(qi, numbers.q_len - 1).to(tl.int64) * numbers.row_len
+        logits += lookup(row + entry) * LOG2E
+    if KIND.KEY_ROW:  # as long as the rows of queries, and looked up from the other side
+        row = bias.key_row + tl.minimum(kj, numbers.k_len - 1).to(tl.int64) * numbers.row_len
+        if BEYOND == 1:
+            row += numbers.row_len - 1
+        elif BEYOND == 0:
+            row += tl.minimum(tl.maximum(q_pos - k_pos - numbers.row_lo, 0), numbers.row_len - 1)
+        if BEYOND == 0 or KIND.PACKED:
             logits += lookup(row) * LOG2E
         else:
             logits += tl.load(row) * LOG2E
@@ -195,64 +218,60 @@ def tile_logits(
 
 
 @triton.jit
-def far_term(
+def term_beyond(
     qi, q_len, table_ptr, table_len, row_ptr, row_len,
-    TABLE: tl.constexpr, ROW: tl.constexpr, FAR: tl.constexpr,
+    TABLE: tl.constexpr, ROW: tl.constexpr, BEYOND: tl.constexpr,
 ):  # fmt: skip
-    """What a table and rows of queries add to all logits of a query beyond their end (FAR 1) or start (FAR -1)."""
+    """What a table and rows of queries add to all logits of a query past their end (BEYOND 1) or before them (-1)."""
     term = 0.0
-    if TABLE and FAR != 0:
-        term += tl.load(table_ptr + (table_len - 1 if FAR == 1 else 0)) * LOG2E
-    if ROW and FAR != 0:
+    if TABLE and BEYOND != 0:
+        term += tl.load(table_ptr + (table_len - 1 if BEYOND == 1 else 0)) * LOG2E
+    if ROW and BEYOND != 0:
         row = row_ptr + qi.to(tl.int64) * row_len
-        term += tl.load(row + (row_len - 1 if FAR == 1 else 0), mask=qi < q_len, other=0.0) * LOG2E
+        term += tl.load(row + (row_len - 1 if BEYOND == 1 else 0), mask=qi < q_len, other=0.0) * LOG2E
     return term
 
 
 @triton.jit
-def level_beyond(level_ptr, levels, TABLE: tl.constexpr, ROW: tl.constexpr, FAR: tl.constexpr):
-    """Where the levels are from which `far_term` is taken off already; as they are where it is nothing."""
-    if (TABLE or ROW) and FAR != 0:
+def level_beyond(level_ptr, levels, KIND: tl.constexpr, BEYOND: tl.constexpr):
+    """The address of the levels less `term_beyond`; of the levels as they are where that is nothing."""
+    if (KIND.TABLE or KIND.ROW) and BEYOND != 0:
         level_ptr += levels
-        if FAR == -1:
+        if BEYOND == -1:
             level_ptr += levels
     return level_ptr
 
 
 @triton.jit
-def row_term(q_pos, slope, LINEAR: tl.constexpr, SYMMETRIC: tl.constexpr, ALIGNED: tl.constexpr):
-    """What a line at aligned positions takes off a whole row: cancels in the softmax, but not in its logsumexp."""
-    if LINEAR and ALIGNED and not SYMMETRIC:
+def row_term(q_pos, slope, KIND: tl.constexpr):
+    """What a linear bias at aligned positions takes off a row: cancels in the softmax, not in its logsumexp."""
+    if KIND.LINEAR and KIND.ALIGNED and not KIND.SYMMETRIC:
         return slope * LOG2E * q_pos.to(tl.float32)
     else:
         return 0.0
 
 
 @triton.jit
-def visible(
-    qi, kj, q_index_ptr, k_index_ptr, q_segment_ptr, k_segment_ptr,
-    q_len, k_len, window,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, INDEXED: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-):  # fmt: skip
+def visible(qi, kj, tokens, numbers, KIND: tl.constexpr):
     """Whether each query of a tile sees each key."""
+    q_len, k_len = numbers.q_len, numbers.k_len
     seen = (qi < q_len) & (kj < k_len)
-    if INDEXED:
-        q_index = tl.load(q_index_ptr + qi, mask=qi < q_len, other=0)
-        k_index = tl.load(k_index_ptr + kj, mask=kj < k_len, other=0)
+    if KIND.INDEXED:
+        q_index = tl.load(tokens.q_index + qi, mask=qi < q_len, other=0)
+        k_index = tl.load(tokens.k_index + kj, mask=kj < k_len, other=0)
         distance = q_index - k_index
     else:
         distance = qi + (k_len - q_len) - kj
-    if CAUSAL:
+    if KIND.CAUSAL:
         seen = seen & (distance >= 0)
-    if WINDOWED:
-        if CAUSAL:
-            seen = seen & (distance < window)
+    if KIND.WINDOWED:
+        if KIND.CAUSAL:
+            seen = seen & (distance < tokens.window)
         else:
-            seen = seen & (tl.abs(distance) < window)
-    if SEGMENTS:
-        q_segment = tl.load(q_segment_ptr + qi, mask=qi < q_len, other=-1)
-        k_segment = tl.load(k_segment_ptr + kj, mask=kj < k_len, other=-2)
+            seen = seen & (tl.abs(distance) < tokens.window)
+    if KIND.SEGMENTS:
+        q_segment = tl.load(tokens.q_segments + qi, mask=qi < q_len, other=-1)
+        k_segment = tl.load(tokens.k_segments + kj, mask=kj < k_len, other=-2)
         seen = seen & (q_segment == k_segment)
     return seen
 
@@ -277,126 +296,11 @@ def first_run(start, end, holds, numbers, last):
 
 
 @triton.jit
-def kept(qi, kj, seed, dropout_p):
-    """Dropout's multiplier, the same in every kernel that asks for a pair.
+def dropout_factors(qi, kj, seed, dropout_p):
+    """0 or 1 / (1 - dropout_p) for each pair, the same in every kernel.
 
-    Queries and keys are counters of their own, for numbers of pairs would soon leave int32.
+    Philox takes queries and keys as two counters: one number for each pair would soon leave int32.
     """
     first, second = qi + tl.zeros_like(kj), kj + tl.zeros_like(qi)
     bits, _, _, _ = tl.philox(seed, first, second, tl.zeros_like(first), tl.zeros_like(first))
     return tl.where(tl.uint_to_uniform_float(bits) >= dropout_p, 1.0 / (1.0 - dropout_p), 0.0)
-
-
-@triton.jit
-def key_ranges(
-    m0, range_ptr, tile, q_len, k_len, window, lo, hi,
-    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, ALL_MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
-    ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Where the keys of a query tile change their nature, as multiples of N, or at the end of those it sees.
-
-    Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``: tiles outside of
-    ``[start, end)`` are invisible, tiles inside ``[full_start, full_end)`` need no mask, and of those the
-    ones before ``past_end`` lie beyond the tables' end and the ones from ``future_start`` before their start.
-    With ALL_MASKED none can do without a mask; all are inside then, unless a table is WHOLE.
-    """
-    first = m0 + k_len - q_len  # the key level with the tile's first query
-    last = first + M - 1
-    start, end = 0, k_len
-    full_start, full_end = 0, k_len // N * N
-    if CAUSAL and not INDEXED:
-        end = tl.minimum(end, tl.maximum(last + 1, 0))
-        full_end = tl.minimum(full_end, tl.maximum(first + 1, 0) // N * N)
-    if WINDOWED and not INDEXED:
-        start = tl.maximum(first - window + 1, 0) // N * N
-        full_start = (tl.maximum(last - window + 1, 0) + N - 1) // N * N
-        if not CAUSAL:
-            end = tl.minimum(end, tl.maximum(last + window, 0))
-            full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // N * N)
-    range_ptr += RANGE * tile
-    if RANGED:
-        start = tl.maximum(start, tl.load(range_ptr) * N)
-        full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * N)
-        full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * N)
-        end = tl.minimum(end, tl.load(range_ptr + 3) * N)
-    if ALL_MASKED and not WHOLE:
-        full_start, full_end = start, end
-    start = tl.minimum(start, end)
-    full_start = tl.maximum(tl.minimum(full_start, end), start)
-    if RANGED:  # a segment may end before the window begins
-        full_end = tl.minimum(full_end, end)
-    full_end = tl.maximum(full_end, full_start)
-    if WHOLE:  # a table has no entries for queries beyond the last
-        full_end = tl.where(m0 + M > q_len, full_start, full_end)
-    past_end, future_start = full_start, full_end
-    if FAR_TILES:
-        if ALIGNED:
-            past_end = tl.maximum(first - hi + 1, 0) // N * N
-            future_start = (tl.maximum(last - lo, 0) + N - 1) // N * N
-        else:
-            past_end = tl.load(range_ptr + 4) * N
-            future_start = tl.load(range_ptr + 5) * N
-        past_end = tl.maximum(tl.minimum(past_end, full_end), full_start)
-        future_start = tl.maximum(tl.minimum(future_start, full_end), past_end)
-        if CAUSAL:
-            future_start = full_end
-    return start, full_start, past_end, future_start, full_end, end
-
-
-@triton.jit
-def query_ranges(
-    n0, range_ptr, tile, q_len, k_len, window, lo, hi,
-    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    INDEXED: tl.constexpr, RANGED: tl.constexpr, ALL_MASKED: tl.constexpr, FAR_TILES: tl.constexpr,
-    ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """The same for the queries of a key tile, as multiples of M.
-
-    Returns ``start <= full_start <= future_end <= past_start <= full_end <= end``: as queries run forward,
-    the keys of this tile lie first in their future and at last in their past.
-    """
-    first = n0 - (k_len - q_len)  # the query level with the tile's first key
-    last = first + N - 1
-    start, end = 0, q_len
-    # Queries beyond q_len bring zero gradients, so only keys beyond k_len need a mask.
-    full_start, full_end = 0, q_len
-    if WHOLE:  # but a table has no entries for them
-        full_end = q_len // M * M
-    if CAUSAL and not INDEXED:
-        start = tl.maximum(first, 0) // M * M
-        full_start = (tl.maximum(last, 0) + M - 1) // M * M
-    if WINDOWED and not INDEXED:
-        end = tl.minimum(end, tl.maximum(last + window, 0))
-        full_end = tl.minimum(full_end, tl.maximum(first + window, 0) // M * M)
-        if not CAUSAL:
-            start = tl.maximum(first - window + 1, 0) // M * M
-            full_start = (tl.maximum(last - window + 1, 0) + M - 1) // M * M
-    range_ptr += RANGE * tile
-    if RANGED:
-        start = tl.maximum(start, tl.load(range_ptr) * M)
-        full_start = tl.maximum(full_start, tl.load(range_ptr + 1) * M)
-        full_end = tl.minimum(full_end, tl.load(range_ptr + 2) * M)
-        end = tl.minimum(end, tl.load(range_ptr + 3) * M)
-    if ALL_MASKED and not WHOLE:
-        full_start, full_end = start, end
-    else:
-        beyond = n0 + N > k_len
-        full_start = tl.where(beyond, start, full_start)
-        full_end = tl.where(beyond, start, full_end)
-    start = tl.minimum(start, end)
-    full_start = tl.maximum(tl.minimum(full_start, end), start)
-    full_end = tl.maximum(tl.minimum(full_end, end), full_start)
-    future_end, past_start = full_start, full_end
-    if FAR_TILES:
-        if ALIGNED:
-            future_end = tl.maximum(first + lo + 1, 0) // M * M
-            past_start = (tl.maximum(last + hi, 0) + M - 1) // M * M
-        else:
-            future_end = tl.load(range_ptr + 4) * M
-            past_start = tl.load(range_ptr + 5) * M
-        future_end = tl.maximum(tl.minimum(future_end, full_end), full_start)
-        if CAUSAL:
-            future_end = full_start
-        past_start = tl.maximum(tl.minimum(past_start, full_end), future_end)
-    return start, full_start, future_end, past_start, full_end, end

@@ -8,6 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...kernels.arguments import (
+    BiasPointers,
+    BiasStrides,
+    Kind,
+    Limits,
+    Numbers,
+    Strides,
+    TokenPointers,
+    TokenStrides,
+)
 from ...kernels.launch import Step
 from ...kernels.tiles import RANGE
 from .tiles import Beside, padded, tells_tiles_apart
@@ -124,27 +134,27 @@ class Launch:
         covers = self.lo <= least and self.hi >= self.k.shape[2] - 1
         return self.table is not None and self.aligned and covers
 
-    def tensors(self) -> dict[str, Tensor | None]:
-        """What every kernel reads beside q, k and v."""
+    def tensors(self) -> dict[str, Any]:
+        """What every kernel reads of bias and tokens."""
         return {
-            "slopes_ptr": self.slopes, "table_ptr": self.table, "key_ptr": self.key, "row_ptr": self.row,
-            "key_row_ptr": self.key_row,
-            "q_index_ptr": self.q_index, "k_index_ptr": self.k_index,
-            "q_segment_ptr": self.q_segments, "k_segment_ptr": self.k_segments,
             "seed_ptr": self.seed,
+            "bias": BiasPointers(self.slopes, self.table, self.key, self.row, self.key_row),
+            "tokens": TokenPointers(
+                self.q_positions, self.k_positions, self.q_index, self.k_index, self.q_segments, self.k_segments
+            ),
         }  # fmt: skip
 
-    def tile_tensors(self, find_ranges: Step | None) -> dict[str, Tensor | None]:
-        """Where positions and segments are data: the positions, and which tiles have to do with each other."""
-        positions = {"q_pos_ptr": self.q_positions, "k_pos_ptr": self.k_positions}
+    def ranges(self, find_ranges: Step | None) -> Tensor | None:
+        """Which tiles see each other, where positions and segments are data."""
         if find_ranges is None:
-            return {**positions, "range_ptr": None}
+            return None
         rows, tiles, _ = find_ranges.grid
         ranges = torch.empty(rows, tiles, RANGE.value, dtype=torch.int32, device=self.q.device)
         find_ranges(
-            range_ptr=ranges, q_segment_ptr=self.q_segments, k_segment_ptr=self.k_segments, **positions
-        )
-        return {**positions, "range_ptr": ranges}
+            range_ptr=ranges, q_segment_ptr=self.q_segments, k_segment_ptr=self.k_segments,
+            q_pos_ptr=self.q_positions, k_pos_ptr=self.k_positions,
+        )  # fmt: skip
+        return ranges
 
     @property
     def has_far_positions(self) -> bool:
@@ -157,57 +167,59 @@ class Launch:
         tokens = (self.q_segments, self.k_segments, self.q_positions, self.k_positions)
         return max([1, *(x.shape[0] for x in tokens if x is not None)])
 
-    def numbers(self) -> dict[str, Any]:
-        """What every kernel is told in numbers."""
-        return {**self.strides(), **self.scalars(), **self.flags()}
+    def strides(self) -> dict[str, Any]:
+        return {
+            "q_strides": strides_of(self.q), "k_strides": strides_of(self.k), "v_strides": strides_of(self.v),
+            "bias_strides": BiasStrides(
+                _batch_stride(self.key), _head_stride(self.key), _batch_stride(self.row), _batch_stride(self.key_row)
+            ),
+        }  # fmt: skip
 
-    def strides(self) -> dict[str, int]:
+    def token_strides(self, ranges: int = 0) -> TokenStrides:
         q_tokens = self.q_index if self.q_index is not None else self.q_segments
         k_tokens = self.k_index if self.k_index is not None else self.k_segments
-        return {
-            **strides_of("q", self.q), **strides_of("k", self.k), **strides_of("v", self.v),
-            "key_batch": _batch_stride(self.key), "key_head": _head_stride(self.key),
-            "row_batch": _batch_stride(self.row),
-            "key_row_batch": _batch_stride(self.key_row),
-            "q_token_batch": _batch_stride(q_tokens), "k_token_batch": _batch_stride(k_tokens),
-        }  # fmt: skip
+        return TokenStrides(
+            _batch_stride(self.q_positions), _batch_stride(self.k_positions),
+            _batch_stride(q_tokens), _batch_stride(k_tokens), ranges,
+        )  # fmt: skip
 
-    def scalars(self) -> dict[str, Any]:
-        return {
-            "heads": self.heads, "groups": self.heads // self.k.shape[1],
-            "q_len": self.q.shape[2], "k_len": self.k.shape[2], "scale": self.scale,
-            "softcap": 1.0 if self.softcap is None else self.softcap, "dropout_p": self.dropout_p,
-            "table_len": _entries(self.table), "table_lo": self.lo,
-            "row_len": self._row_entries(), "row_lo": self.lo,
-            # No wider than all there is, so that no sum with an index leaves int32.
-            "window": 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2]),
-        }  # fmt: skip
+    def numbers(self) -> Numbers:
+        return Numbers(
+            heads=self.heads, groups=self.heads // self.k.shape[1], q_len=self.q.shape[2], k_len=self.k.shape[2],
+            scale=self.scale, softcap=1.0 if self.softcap is None else self.softcap, dropout_p=self.dropout_p,
+            table_len=_entries(self.table), table_lo=self.lo, row_len=self._row_entries(), row_lo=self.lo,
+        )  # fmt: skip
 
-    def flags(self) -> dict[str, Any]:
+    def limits(self) -> Limits:
+        # A window is no wider than all there is, so that no sum with an index leaves int32.
+        window = 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2])
+        return Limits(self.lo, self.hi, window)
+
+    def kind(self) -> Kind:
         head_dim, v_dim = self.q.shape[-1], self.v.shape[-1]
-        return {
-            "HEAD_DIM": head_dim, "V_DIM": v_dim, "D": padded(head_dim), "DV": padded(v_dim),
-            "LINEAR": self.slopes is not None, "SYMMETRIC": self.symmetric, "KEY": self.key is not None,
-            "ROW": self.row is not None, "KEY_ROW": self.key_row is not None,
-            "SOFTCAP": self.softcap is not None, "DROPOUT": self.dropout_p > 0,
-            "CAUSAL": self.causal, "WINDOWED": self.window is not None,
-            "INDEXED": self.q_index is not None, "SEGMENTS": self.q_segments is not None,
-            "ALL_MASKED": self.q_index is not None or not tells_tiles_apart(self.q.dtype),
-            "PRECISION": "ieee" if self.q.dtype == torch.float32 else "tf32",
-        }  # fmt: skip
+        return Kind(
+            HEAD_DIM=head_dim, V_DIM=v_dim, D=padded(head_dim), DV=padded(v_dim),
+            PRECISION="ieee" if self.q.dtype == torch.float32 else "tf32",
+            LINEAR=self.slopes is not None, SYMMETRIC=self.symmetric, TABLE=self.table is not None,
+            KEY=self.key is not None, ROW=self.row is not None, KEY_ROW=self.key_row is not None,
+            ALIGNED=self.aligned, SOFTCAP=self.softcap is not None, DROPOUT=self.dropout_p > 0,
+            CAUSAL=self.causal, WINDOWED=self.window is not None,
+            INDEXED=self.q_index is not None, SEGMENTS=self.q_segments is not None,
+            ALL_MASKED=self.q_index is not None or not tells_tiles_apart(self.q.dtype),
+        )  # fmt: skip
 
-    def tile_numbers(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """Further numbers, for kernels that know of positions and of tiles beyond the tables."""
+    def of_tiles(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
+        """Further arguments of kernels with loops of their own for tiles without a mask and beyond the tables."""
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         apart = tells_tiles_apart(self.q.dtype)
         # A tile with too few queries is masked for all its keys then, and should not be the only one.
-        whole = apart and self.whole and self.q.shape[2] >= 2 * m
+        complete = apart and self.whole and self.q.shape[2] >= 2 * m
         return {
-            "q_pos_batch": _batch_stride(self.q_positions), "k_pos_batch": _batch_stride(self.k_positions),
-            "range_batch": RANGE.value * tiles * (self.range_rows > 1),
-            "far_lo": self.lo, "far_hi": self.hi,
-            "TABLE": self.table is not None, "ALIGNED": self.aligned, "SHORT": self.short,
-            "WHOLE": whole, "FAR_TILES": apart and self.looked_up and not whole,
+            "limits": self.limits(),
+            "token_strides": self.token_strides(RANGE.value * tiles * (self.range_rows > 1)),
+            "KIND": self.kind()._replace(
+                SHORT=self.short, COMPLETE=complete, TILES_BEYOND=apart and self.looked_up and not complete
+            ),
         }  # fmt: skip
 
 
@@ -232,9 +244,8 @@ def empty_as(x: Tensor, dim: int) -> Tensor:
     return x.new_empty(batch, heads, seq, dim)
 
 
-def strides_of(name: str, x: Tensor) -> dict[str, int]:
-    batch, head, row, _ = x.stride()
-    return {f"{name}_batch": batch, f"{name}_head": head, f"{name}_stride": row}
+def strides_of(x: Tensor) -> Strides:
+    return Strides(*x.stride()[:3])
 
 
 def _entries(table: Tensor | None) -> int:

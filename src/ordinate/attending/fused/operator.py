@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ...kernels.arguments import IndexPointers, KeyGradients, QueryGradients
 from ...operators import Backward, Operator
 from .call import Launch, empty_as, rows_of_unit_stride
 from .plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
@@ -35,8 +37,8 @@ def forward(launch: Launch) -> tuple[Tensor, Tensor]:
         into = q.new_empty(plan.shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
         into_lse = q.new_empty(plan.shares, batch, heads, q_len, dtype=torch.float32)
     plan.attend(
-        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=into, lse_ptr=into_lse, **launch.tensors(),
-        **launch.tile_tensors(plan.ranges),
+        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=into, lse_ptr=into_lse, range_ptr=launch.ranges(plan.ranges),
+        **launch.tensors(),
     )  # fmt: skip
     if plan.shares > 1:
         plan.merge(shares_ptr=into, shares_lse_ptr=into_lse, out_ptr=out, lse_ptr=lse)
@@ -75,7 +77,7 @@ def backward(
         out_ptr=out, grad_ptr=grad, lse_ptr=lse, grad_lse_ptr=grad_lse, shared_ptr=shared, level_ptr=level,
         table_ptr=launch.table, row_ptr=launch.row,
     )  # fmt: skip
-    common: dict[str, Tensor | None] = {
+    common: dict[str, Any] = {
         "q_ptr": q, "k_ptr": k, "v_ptr": v, "grad_ptr": grad, "level_ptr": level, "shared_ptr": shared,
         **launch.tensors(),
     }  # fmt: skip
@@ -83,7 +85,8 @@ def backward(
     past, future = _queries_backward(launch, plan, common, grads, lse, grad_lse, wanted)
     _keys_backward(launch, plan, common, grads, sums if plan.own_tables else grads.get("table"), wanted)
     if plan.table is not None:
-        plan.table(sums_ptr=sums, **common)
+        indices = IndexPointers(launch.q_index, launch.k_index, launch.q_segments, launch.k_segments)
+        plan.table(**{"sums_ptr": sums, **common, "tokens": indices})
     if plan.fold is not None:
         plan.fold(grad_table_ptr=grads["table"], sums_ptr=sums, past_ptr=past, future_ptr=future)
     return _in_order(grads)
@@ -113,7 +116,7 @@ def _room_for_table(launch: Launch, plan: BackwardPlan, grads: dict[str, Tensor]
 
 
 def _queries_backward(
-    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
+    launch: Launch, plan: BackwardPlan, common: dict[str, Any], grads: dict[str, Tensor],
     lse: Tensor, grad_lse: Tensor | None, wanted: Wanted,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The gradient of q and of rows; what each query pulls at the table's two ends."""
@@ -123,8 +126,8 @@ def _queries_backward(
     if launch.row is not None and wanted.row:
         rows = _rows_of_every_sequence(launch.row, launch)
     plan.queries(
-        **common, **launch.tile_tensors(plan.ranges_of_queries), grad_q_ptr=grads["q"],
-        grad_row_ptr=rows, past_ptr=past, future_ptr=future, grad_lse_ptr=grad_lse,
+        **common, range_ptr=launch.ranges(plan.ranges_of_queries), grad_lse_ptr=grad_lse,
+        grads=QueryGradients(grads["q"], rows, past, future),
     )  # fmt: skip
     if launch.row is not None and rows is not None:
         grads["row"] = rows.sum_to_size(launch.row.shape)
@@ -132,7 +135,7 @@ def _queries_backward(
 
 
 def _keys_backward(
-    launch: Launch, plan: BackwardPlan, common: dict[str, Tensor | None], grads: dict[str, Tensor],
+    launch: Launch, plan: BackwardPlan, common: dict[str, Any], grads: dict[str, Tensor],
     into_table: Tensor | None, wanted: Wanted,
 ) -> None:  # fmt: skip
     """The gradients of k and v, of vectors and rows of keys, of slopes, and of a table between its ends.
@@ -150,9 +153,8 @@ def _keys_backward(
             batch, heads, plan.key_tiles, dtype=torch.float32, device=launch.q.device
         )
     plan.keys(
-        **common, **launch.tile_tensors(plan.ranges_of_keys),
-        grad_k_ptr=grads["k"], grad_v_ptr=grads["v"], grad_key_ptr=vectors, grad_key_row_ptr=rows,
-        grad_table_ptr=into_table, grad_slope_ptr=slope_shares,
+        **common, range_ptr=launch.ranges(plan.ranges_of_keys),
+        grads=KeyGradients(grads["k"], grads["v"], vectors, rows, into_table, slope_shares),
     )  # fmt: skip
     # Sequences and heads may share a vector, and sequences their rows.
     if launch.key is not None and vectors is not None:

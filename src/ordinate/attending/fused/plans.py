@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...caches import cleared_by
 from ...kernels import attention_forward, key_gradient, query_gradient, table_gradient, tile_ranges
+from ...kernels.arguments import Strides, WantedOfKeys, WantedOfQueries
 from ...kernels.launch import Step
 from .call import Launch, strides_of
 from .tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
@@ -52,18 +53,19 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     # Packed, a program has all query heads of a head of keys.
     grid = (batch * launch.k.shape[1], 1) if packed else (batch * heads, -(-q_len // config["M"]))
     shares = key_shares(math.prod(grid), launch.k.shape[2], config["N"], launch.q.device)
-    into = strides_of("out", out)
+    into = strides_of(out)
     if shares > 1:  # written one after the other, contiguously
-        into = {"out_batch": heads * q_len * v_dim, "out_head": q_len * v_dim, "out_stride": v_dim}
+        into = Strides(heads * q_len * v_dim, q_len * v_dim, v_dim)
+    tiles = launch.of_tiles(config["M"], config["N"], of_queries=True)
+    tiles["KIND"] = tiles["KIND"]._replace(PACKED=packed)
     attend = Step(
         attention_forward._attention_fwd_kernel, (*grid, shares),
-        {**launch.numbers(), **launch.tile_numbers(config["M"], config["N"], of_queries=True), **into,
-         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1,
-         "PACKED": packed, **config},
+        {**launch.strides(), **tiles, "numbers": launch.numbers(), "out_strides": into,
+         "out_share": 0 if shares == 1 else batch * heads * q_len * v_dim, "SPLIT": shares > 1, **config},
     )  # fmt: skip
     merge = Step(
         attention_forward._merge_fwd_kernel, (batch * heads, q_len),
-        {**strides_of("out", out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
+        {"out_strides": strides_of(out), "heads": heads, "q_len": q_len, "shares": shares, "V_DIM": v_dim,
          "DV": padded(v_dim), "SHARES": 1 << (shares - 1).bit_length()},
     )  # fmt: skip
     ranges = _plan_ranges(launch, config["M"], config["N"], of_queries=True)
@@ -83,15 +85,14 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
         return None
     own, other = (m, n) if of_queries else (n, m)
     tiles = -(-(launch.q if of_queries else launch.k).shape[2] // own)
-    numbers = {**launch.numbers(), **launch.tile_numbers(m, n, of_queries=of_queries)}
     # How many tokens are looked at together: many where one program looks at all there are, as when decoding.
     together, warps = (8192, 8) if tiles == 1 else (1024, 4)
-    names = (
-        "q_token_batch", "k_token_batch", "q_pos_batch", "k_pos_batch", "q_len", "k_len", "far_lo", "far_hi",
-    )  # fmt: skip
+    strides, numbers, limits = launch.token_strides(), launch.numbers(), launch.limits()
     return Step(
         tile_ranges._tile_ranges_kernel, (launch.range_rows, tiles),
-        {**{name: numbers[name] for name in names}, "M": m, "N": n, "OF_QUERIES": of_queries,
+        {"q_token_batch": strides.queries, "k_token_batch": strides.keys, "q_pos_batch": strides.q_positions,
+         "k_pos_batch": strides.k_positions, "q_len": numbers.q_len, "k_len": numbers.k_len,
+         "far_lo": limits.lo, "far_hi": limits.hi, "M": m, "N": n, "OF_QUERIES": of_queries,
          "SEGMENTS": segments, "FAR": far, "BLOCK": max(1, together // other), "num_warps": warps},
     )  # fmt: skip
 
@@ -131,36 +132,42 @@ def plan_backward(
     # A table that has every distance gets its ends as it gets all its entries, along diagonals.
     table_ends = wanted.table and not launch.whole
     levels = {"levels": batch * heads * q_len}
-    numbers = {**launch.numbers(), **strides_of("grad", grad)}
+    numbers = launch.numbers()
+    common = {**launch.strides(), "grad_strides": strides_of(grad), "numbers": numbers}
     shared = Step(
         query_gradient._shared_kernel, (batch * heads, -(-q_len // 64)),
-        {**strides_of("out", out), **strides_of("grad", grad), **levels,
-         **{name: numbers[name] for name in ("row_batch", "heads", "q_len", "table_len", "row_len", "ROW")},
-         "TABLE": launch.table is not None, "V_DIM": v_dim, "DV": padded(v_dim), "M": 64, "GRAD_LSE": grad_lse},
+        {**levels, "out_strides": strides_of(out), "grad_strides": strides_of(grad),
+         "row_batch": common["bias_strides"].row_batch, "heads": heads, "q_len": q_len,
+         "table_len": numbers.table_len, "row_len": numbers.row_len, "V_DIM": v_dim, "DV": padded(v_dim), "M": 64,
+         "GRAD_LSE": grad_lse, "TABLE": launch.table is not None, "ROW": launch.row is not None},
     )  # fmt: skip
     of_queries = _tile_config("queries", launch)
     queries = Step(
         query_gradient._attention_bwd_q_kernel, (batch * heads, -(-q_len // of_queries["M"])),
-        {**numbers, **launch.tile_numbers(of_queries["M"], of_queries["N"], of_queries=True),
-         **strides_of("grad_q", grads["q"]), **levels, "GRAD_TABLE_ENDS": table_ends, "GRAD_ROW": wanted.row,
-         "ORDERED": in_order and wanted.row, "GRAD_LSE": grad_lse,
-         # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
-         "BALANCED": any(wanted), **of_queries},
+        {**common, **launch.of_tiles(of_queries["M"], of_queries["N"], of_queries=True),
+         "grad_q_strides": strides_of(grads["q"]), **levels,
+         "WANTED": WantedOfQueries(
+             TABLE_ENDS=table_ends, ROW=wanted.row, ORDERED=in_order and wanted.row, LSE=grad_lse,
+             # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
+             BALANCED=any(wanted),
+         ), **of_queries},
     )  # fmt: skip
     of_keys = _tile_config("keys", launch)
     key_tiles = -(-launch.k.shape[2] // of_keys["N"])
     keys = Step(
         key_gradient._attention_bwd_kv_kernel, (batch * launch.k.shape[1], key_tiles),
-        {**numbers, **launch.tile_numbers(of_keys["M"], of_keys["N"], of_queries=False),
-         **strides_of("grad_k", grads["k"]), **strides_of("grad_v", grads["v"]), **levels,
-         "GRAD_KEY": wanted.key, "GRAD_KEY_ROW": wanted.key_row, "SCATTER": wanted.table and not launch.aligned,
-         "ORDERED": own_tables or (in_order and wanted.key_row), "GRAD_SLOPE": wanted.slopes,
-         "EVEN": _fills_tiles(launch, of_keys["M"]), **of_keys},
+        {**common, **launch.of_tiles(of_keys["M"], of_keys["N"], of_queries=False),
+         "grad_k_strides": strides_of(grads["k"]), "grad_v_strides": strides_of(grads["v"]), **levels,
+         "WANTED": WantedOfKeys(
+             KEY=wanted.key, KEY_ROW=wanted.key_row, TABLE=wanted.table and not launch.aligned,
+             ORDERED=own_tables or (in_order and wanted.key_row), SLOPE=wanted.slopes,
+             EVEN=_fills_tiles(launch, of_keys["M"]),
+         ), **of_keys},
     )  # fmt: skip
     table = fold = None
     sums: tuple[int, ...] = ()
     if wanted.table:
-        table, sums, fold = _plan_table(launch, numbers, key_tiles if own_tables else 0)
+        table, sums, fold = _plan_table(launch, common, key_tiles if own_tables else 0)
     return BackwardPlan(
         shared,
         _plan_ranges(launch, of_queries["M"], of_queries["N"], of_queries=True), queries,
@@ -176,7 +183,7 @@ def _fills_tiles(launch: Launch, m: int) -> bool:
 
 
 def _plan_table(
-    launch: Launch, numbers: dict[str, Any], tables: int
+    launch: Launch, common: dict[str, Any], tables: int
 ) -> tuple[Step | None, tuple[int, ...], Step]:
     """Distances strictly between the table's ends, along diagonals; then these and the ends into the table.
 
@@ -207,10 +214,12 @@ def _plan_table(
         runs = max(1, min(tiles, _MOST_RUNS, 4096 // max(1, diagonals * heads * batch) or 1))
         rows = batch * runs
         sums = (rows, heads, diagonals, 2 * n)
+        tokens = launch.token_strides()
         step = Step(
             table_gradient._table_grad_kernel, (heads * rows, diagonals),
-            {**numbers, "first_diagonal": first, "diagonals": diagonals, "run": -(-tiles // runs) * m,
-             "runs": runs, **config},
+            {**common, "q_token_batch": tokens.queries, "k_token_batch": tokens.keys,
+             "window": launch.limits().window, "first_diagonal": first, "diagonals": diagonals,
+             "run": -(-tiles // runs) * m, "runs": runs, "KIND": launch.kind(), **config},
         )  # fmt: skip
     kind = "diagonals" if step is not None else "tables" if tables else "none"
     block = min(128, max(16, 1 << (table_len - 1).bit_length()))

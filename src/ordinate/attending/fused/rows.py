@@ -43,7 +43,7 @@ def forward(features: Tensor, table: Tensor, factor: float) -> Tensor:
         ("rows", features.shape, features.stride(), features.dtype, features.device, table.shape, factor),
         lambda: Step(
             row_projection._project_kernel, (batch * heads, -(-tokens // _M)),
-            {**_numbers(features, table, factor), **strides_of("features", features),
+            {**_numbers(features, table, factor), "features_strides": strides_of(features),
              "table_head": _table_head(table)},
         ),
     )  # fmt: skip
@@ -73,7 +73,7 @@ def backward(
             ("features of rows", *key),
             lambda: Step(
                 row_projection._features_gradient_kernel, (batch * heads, -(-tokens // _M)),
-                {**numbers, **strides_of("grad", grad_features), "table_head": _table_head(table)},
+                {**numbers, "grad_strides": strides_of(grad_features), "table_head": _table_head(table)},
             ),
         )  # fmt: skip
         step(grad_rows_ptr=grad, table_ptr=table, grad_features_ptr=grad_features)
@@ -89,7 +89,7 @@ def backward(
             lambda: Step(
                 row_projection._table_gradient_kernel,
                 (batch * heads * runs, blocks, -(-rank // numbers["R"])),
-                {**numbers, **strides_of("features", features), "run": run, "runs": runs},
+                {**numbers, "features_strides": strides_of(features), "run": run, "runs": runs},
             ),
         )  # fmt: skip
         step(features_ptr=features, grad_rows_ptr=grad, sums_ptr=sums)
