@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ordinate.kernels import rope
+from ordinate.kernels.arguments import Strides
 
 
 def accesses(
@@ -25,26 +26,27 @@ def accesses(
         batch=4, heads=40, seq=8192, head_dim=head_dim, pairs=pairs,
         itemsize=4 if dtype == "fp32" else 2, copy_rest=False,
     )  # fmt: skip
-    constants = {
-        "HEAD_DIM": head_dim, "PAIRS": pairs, "INTERLEAVED": interleaved, "INVERSE": False,
-        "COPY_REST": False, "ALIGNMENT": aligned, "BLOCK_SEQ": tiling.block_seq,
-        "BLOCK_HEADS": tiling.block_heads, "BLOCK_PAIRS": triton.next_power_of_2(pairs), "BLOCK_REST": 1,
-    }  # fmt: skip
-    signature, attributes = {}, {}
+    turn = rope.Turn(
+        head_dim, pairs, interleaved, INVERSE=False, COPY_REST=False, ALIGNMENT=aligned,
+        BLOCK_SEQ=tiling.block_seq, BLOCK_HEADS=tiling.block_heads,
+        BLOCK_PAIRS=triton.next_power_of_2(pairs), BLOCK_REST=1,
+    )  # fmt: skip
+    signature: dict = {"TURN": "constexpr"}
+    attributes = {}
     for index, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name] = "constexpr"
-        elif name.endswith("_ptr"):
+        if name.endswith("_ptr"):
             signature[name] = "*fp32" if "_cos_" in name or "_sin_" in name else f"*{dtype}"
             attributes[(index,)] = [["tt.divisibility", 16]]
+        elif name.endswith("_strides"):
+            signature[name] = Strides("i32", "i32", "i32")
+            if aligned == 16:
+                attributes |= {(index, axis): [["tt.divisibility", 16]] for axis in range(3)}
         else:
-            signature[name] = "i32"
-            if "stride" in name and aligned == 16:
-                attributes[(index,)] = [["tt.divisibility", 16]]
+            signature.setdefault(name, "i32")
     source = ASTSource(
         fn=kernel,
-        signature=signature,
-        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        signature={name: signature[name] for name in kernel.arg_names},
+        constexprs={(kernel.arg_names.index("TURN"),): turn},
         attrs=attributes,
     )
     options = {"num_warps": tiling.num_warps, "enable_fp_fusion": False}

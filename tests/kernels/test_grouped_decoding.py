@@ -62,7 +62,7 @@ def test_rows_of_a_tile_are_the_heads_of_a_group(groups, q_len, device):
     _check_outputs(Case("sum_of_all", _turns(MASKS, groups + q_len), sizes=sizes, device=str(device)))
     packed = groups > 1 and groups * q_len <= 16
     plan = _plan()
-    assert plan.attend.arguments["PACKED"] == packed
+    assert plan.attend.arguments["KIND"].PACKED == packed
     assert plan.attend.grid[0] == sizes.batch * (sizes.kv_heads if packed else sizes.heads)
 
 
@@ -74,7 +74,7 @@ def test_every_row_has_the_bias_of_its_head(bias, device):
         bias, _turns(MASKS, turn), _turns(POSITIONS, turn), _sizes(3, 1 + turn % 5), device=str(device)
     )
     _check_outputs(case)
-    assert _plan().attend.arguments["PACKED"]
+    assert _plan().attend.arguments["KIND"].PACKED
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_every_row_has_the_bias_of_its_head_under_every_mask(bias, mask, device)
     turn = list(BIASES).index(bias) + 3 * list(MASKS).index(mask)
     case = Case(bias, mask, _turns(POSITIONS, turn), _sizes(4, 1 + turn % 4), device=str(device))
     _check_outputs(case)
-    assert _plan().attend.arguments["PACKED"]
+    assert _plan().attend.arguments["KIND"].PACKED
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_every_row_has_the_bias_of_its_head_under_every_mask(bias, mask, device)
 def test_keys_of_many_tiles_are_shared_out_among_programs(device):
     check(Case("sum_of_all", "causal", sizes=_sizes(4, 2, kv_heads=1, k_len=600), device=str(device)))
     plan = _plan()
-    assert plan.attend.arguments["PACKED"]
+    assert plan.attend.arguments["KIND"].PACKED
     assert plan.shares > 1
 
 
@@ -125,7 +125,7 @@ def test_packed_heads_drop_the_same_pairs_as_heads_alone(groups, q_len, device, 
         fused_plans._plans.clear()
         torch.manual_seed(11)
         weights = ordinate.attention(**arguments, impl="fused").detach()
-        return weights, _plan().attend.arguments["PACKED"]
+        return weights, _plan().attend.arguments["KIND"].PACKED
 
     packed, is_packed = dropped()
     monkeypatch.setattr(fused_plans, "_packs", lambda *_: False)

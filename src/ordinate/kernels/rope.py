@@ -19,8 +19,9 @@ Arithmetic is float32 without contraction to fused multiply-adds: each result is
 from __future__ import annotations
 
 from functools import lru_cache, reduce
+from itertools import chain
 from operator import or_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -28,32 +29,60 @@ import triton.language as tl
 from torch import Tensor
 
 from ..caches import cleared_by
+from .arguments import Strides
 from .launch import Step
 
 Ints = tuple[int, ...]
 Size = torch.Size
 
 
+class Turn(NamedTuple):
+    """What the kernel is compiled for."""
+
+    HEAD_DIM: int
+    PAIRS: int
+    INTERLEAVED: bool
+    INVERSE: bool
+    COPY_REST: bool
+    ALIGNMENT: int  # the power of two, up to 16, that divides every stride
+    BLOCK_SEQ: int
+    BLOCK_HEADS: int
+    BLOCK_PAIRS: int
+    BLOCK_REST: int
+
+
+class Pointers(NamedTuple):
+    """Of q or of k."""
+
+    x: Any
+    out: Any
+    cos: Any
+    sin: Any
+
+
 @triton.jit
 def _turn_tile(
-    x_ptr, out_ptr, cos_ptr, sin_ptr,
-    x_stride_batch, x_stride_head, x_stride_seq,
-    out_stride_batch, out_stride_head, out_stride_seq,
-    table_rows,
-    batch_index, first_token, first_head, heads, seq,
-    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
-    COPY_REST: tl.constexpr, ALIGNMENT: tl.constexpr,
-    BLOCK_SEQ: tl.constexpr, BLOCK_HEADS: tl.constexpr,
-    BLOCK_PAIRS: tl.constexpr, BLOCK_REST: tl.constexpr,
+    pointers, x_strides, out_strides, table_rows, batch_index, first_token, first_head, heads, seq,
+    TURN: tl.constexpr,
 ):  # fmt: skip
     """Turn BLOCK_SEQ tokens of BLOCK_HEADS heads; batch_index and first_token are int64."""
+    HEAD_DIM: tl.constexpr = TURN.HEAD_DIM
+    PAIRS: tl.constexpr = TURN.PAIRS
+    INTERLEAVED: tl.constexpr = TURN.INTERLEAVED
+    COPY_REST: tl.constexpr = TURN.COPY_REST
+    ALIGNMENT: tl.constexpr = TURN.ALIGNMENT
+    BLOCK_SEQ: tl.constexpr = TURN.BLOCK_SEQ
+    BLOCK_HEADS: tl.constexpr = TURN.BLOCK_HEADS
+    BLOCK_PAIRS: tl.constexpr = TURN.BLOCK_PAIRS
+    BLOCK_REST: tl.constexpr = TURN.BLOCK_REST
+    x_ptr, out_ptr, cos_ptr, sin_ptr = pointers
     # Strides of 8 · 9 elements are no multiple of 16, the only alignment the compiler looks for.
-    x_stride_head = x_stride_head // ALIGNMENT * ALIGNMENT
-    x_stride_seq = x_stride_seq // ALIGNMENT * ALIGNMENT
-    x_stride_batch = x_stride_batch // ALIGNMENT * ALIGNMENT
-    out_stride_head = out_stride_head // ALIGNMENT * ALIGNMENT
-    out_stride_seq = out_stride_seq // ALIGNMENT * ALIGNMENT
-    out_stride_batch = out_stride_batch // ALIGNMENT * ALIGNMENT
+    x_stride_head = x_strides.head // ALIGNMENT * ALIGNMENT
+    x_stride_seq = x_strides.token // ALIGNMENT * ALIGNMENT
+    x_stride_batch = x_strides.batch // ALIGNMENT * ALIGNMENT
+    out_stride_head = out_strides.head // ALIGNMENT * ALIGNMENT
+    out_stride_seq = out_strides.token // ALIGNMENT * ALIGNMENT
+    out_stride_batch = out_strides.batch // ALIGNMENT * ALIGNMENT
 
     token = first_token + tl.arange(0, BLOCK_SEQ)[:, None]  # [BLOCK_SEQ, 1]
     pair = tl.arange(0, BLOCK_PAIRS)[None, :]  # [1, BLOCK_PAIRS]
@@ -64,7 +93,7 @@ def _turn_tile(
     table_offset = (batch_index * table_rows + token) * PAIRS + pair
     cos_tile = tl.load(cos_ptr + table_offset, mask=(token < seq) & is_pair, other=0.0)  # float32
     sin_tile = tl.load(sin_ptr + table_offset, mask=(token < seq) & is_pair, other=0.0)
-    if INVERSE:
+    if TURN.INVERSE:
         sin_tile = -sin_tile
 
     x_ptr += batch_index * x_stride_batch + first_head.to(tl.int64) * x_stride_head
@@ -114,18 +143,14 @@ def _turn_tile(
 def _rope_turn_kernel(
     q_ptr, k_ptr, q_out_ptr, k_out_ptr,  # [batch, heads, seq, HEAD_DIM], unit stride along HEAD_DIM
     q_cos_ptr, q_sin_ptr, k_cos_ptr, k_sin_ptr,  # [batch or 1, seq, PAIRS] float32, contiguous
-    q_stride_batch, q_stride_head, q_stride_seq,
-    k_stride_batch, k_stride_head, k_stride_seq,
-    q_out_stride_batch, q_out_stride_head, q_out_stride_seq,
-    k_out_stride_batch, k_out_stride_head, k_out_stride_seq,
+    q_strides, k_strides, q_out_strides, k_out_strides,
     q_table_rows, k_table_rows,  # seq, or 0 where all batch rows share one table
     batch, q_heads, k_heads, q_len, k_len,
-    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
-    COPY_REST: tl.constexpr, ALIGNMENT: tl.constexpr,
-    BLOCK_SEQ: tl.constexpr, BLOCK_HEADS: tl.constexpr,
-    BLOCK_PAIRS: tl.constexpr, BLOCK_REST: tl.constexpr,
+    TURN: tl.constexpr,
 ):  # fmt: skip
     """Grid: one axis; groups of heads of q, then of k, vary fastest, then batch rows, then tokens."""
+    BLOCK_SEQ: tl.constexpr = TURN.BLOCK_SEQ
+    BLOCK_HEADS: tl.constexpr = TURN.BLOCK_HEADS
     q_groups = (q_heads + BLOCK_HEADS - 1) // BLOCK_HEADS
     groups = q_groups + (k_heads + BLOCK_HEADS - 1) // BLOCK_HEADS
     program = tl.program_id(0)
@@ -135,21 +160,13 @@ def _rope_turn_kernel(
     if group < q_groups:
         if first_token < q_len:
             _turn_tile(
-                q_ptr, q_out_ptr, q_cos_ptr, q_sin_ptr,
-                q_stride_batch, q_stride_head, q_stride_seq,
-                q_out_stride_batch, q_out_stride_head, q_out_stride_seq, q_table_rows,
-                batch_index, first_token, group * BLOCK_HEADS, q_heads, q_len,
-                HEAD_DIM, PAIRS, INTERLEAVED, INVERSE, COPY_REST, ALIGNMENT,
-                BLOCK_SEQ, BLOCK_HEADS, BLOCK_PAIRS, BLOCK_REST,
+                Pointers(q_ptr, q_out_ptr, q_cos_ptr, q_sin_ptr), q_strides, q_out_strides, q_table_rows,
+                batch_index, first_token, group * BLOCK_HEADS, q_heads, q_len, TURN,
             )  # fmt: skip
     elif first_token < k_len:
         _turn_tile(
-            k_ptr, k_out_ptr, k_cos_ptr, k_sin_ptr,
-            k_stride_batch, k_stride_head, k_stride_seq,
-            k_out_stride_batch, k_out_stride_head, k_out_stride_seq, k_table_rows,
-            batch_index, first_token, (group - q_groups) * BLOCK_HEADS, k_heads, k_len,
-            HEAD_DIM, PAIRS, INTERLEAVED, INVERSE, COPY_REST, ALIGNMENT,
-            BLOCK_SEQ, BLOCK_HEADS, BLOCK_PAIRS, BLOCK_REST,
+            Pointers(k_ptr, k_out_ptr, k_cos_ptr, k_sin_ptr), k_strides, k_out_strides, k_table_rows,
+            batch_index, first_token, (group - q_groups) * BLOCK_HEADS, k_heads, k_len, TURN,
         )  # fmt: skip
 
 
@@ -239,12 +256,11 @@ def _step(
     batch, q_heads, q_len, head_dim = q_shape
     k_heads, k_len, pairs = k_shape[1], k_shape[2], q_table[2]
     strides = {
-        f"{name}_stride_{axis}": stride
-        for name, ints in (("q", q_stride), ("k", k_stride), ("q_out", q_out_stride), ("k_out", k_out_stride))
-        for axis, stride in zip(("batch", "head", "seq"), ints, strict=False)
+        "q_strides": Strides(*q_stride[:3]), "k_strides": Strides(*k_stride[:3]),
+        "q_out_strides": Strides(*q_out_stride[:3]), "k_out_strides": Strides(*k_out_stride[:3]),
     }  # fmt: skip
     # The largest power of two, up to 16, that divides every stride is their lowest common set bit.
-    bits = reduce(or_, strides.values(), 16)
+    bits = reduce(or_, chain(*strides.values()), 16)
     copy_rest = 2 * pairs < head_dim and not in_place
     if tiling is None:
         tiling = choose_tiling(
@@ -257,10 +273,10 @@ def _step(
     numbers = {
         "q_table_rows": 0 if q_table[0] == 1 else q_len, "k_table_rows": 0 if k_table[0] == 1 else k_len,
         "batch": batch, "q_heads": q_heads, "k_heads": k_heads, "q_len": q_len, "k_len": k_len,
-        "HEAD_DIM": head_dim, "PAIRS": pairs, "INTERLEAVED": interleaved, "INVERSE": inverse,
-        "COPY_REST": copy_rest, "ALIGNMENT": bits & -bits, "BLOCK_SEQ": block_seq, "BLOCK_HEADS": block_heads,
-        "BLOCK_PAIRS": triton.next_power_of_2(pairs),
-        "BLOCK_REST": triton.next_power_of_2(max(1, head_dim - 2 * pairs)),
+        "TURN": Turn(
+            head_dim, pairs, interleaved, inverse, copy_rest, bits & -bits, block_seq, block_heads,
+            triton.next_power_of_2(pairs), triton.next_power_of_2(max(1, head_dim - 2 * pairs)),
+        ),
         "num_warps": num_warps, "enable_fp_fusion": False,
     }  # fmt: skip
     return Step(_rope_turn_kernel, (programs,), strides | numbers)
