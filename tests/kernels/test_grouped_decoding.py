@@ -62,7 +62,7 @@ def test_rows_of_a_tile_are_the_heads_of_a_group(groups, q_len, device):
     _check_outputs(Case("sum_of_all", _turns(MASKS, groups + q_len), sizes=sizes, device=str(device)))
     packed = groups > 1 and groups * q_len <= 16
     plan = _plan()
-    assert plan.attend.arguments["KIND"].PACKED == packed
+    assert packed == plan.attend.arguments["KIND"].PACKED
     assert plan.attend.grid[0] == sizes.batch * (sizes.kv_heads if packed else sizes.heads)
 
 

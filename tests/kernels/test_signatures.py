@@ -36,5 +36,7 @@ def test_kernels_have_at_most_30_arguments_and_helpers_12():
 def test_all_four_attention_kernels_compute_a_tile_of_logits_by_one_function():
     functions = _compiled_functions()
     for name in ("_attend", "_pull_to_queries", "_pull_to_keys", "_pull_to_diagonal"):
-        calls = [ast.unparse(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)]
+        calls = [
+            ast.unparse(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)
+        ]
         assert calls.count("tile_logits") == 1, name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -25,23 +25,13 @@ from .tiles import (
 )
 from .visible_ranges import key_ranges
 
-
-class Softmax(NamedTuple):
-    """The running softmax of a tile of queries: the weighted sum of values, the total weight and the greatest logit."""
-
-    acc: Any  # [M, DV]
-    total: Any  # [M]
-    peak: Any  # [M]
+# The running softmax of a tile of queries: the weighted sum of values, the total weight and the greatest logit. acc:
+# [M, DV]; total: [M]; peak: [M].
+Softmax = namedtuple("Softmax", "acc total peak")
 
 
-class Queries(NamedTuple):
-    """A tile of queries: their vectors, their indices, and the position that others are counted from."""
-
-    tile: Any  # [M, D]
-    qi: Any
-    ref: Any
-    slope: Any
-    seed: Any
+# A tile of queries: their vectors, their indices, and the position that others are counted from. tile: [M, D].
+Queries = namedtuple("Queries", "tile qi ref slope seed")
 
 
 @triton.jit

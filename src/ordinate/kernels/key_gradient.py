@@ -5,7 +5,7 @@ So is the gradient of a table between its ends, where positions are data: it nee
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -29,41 +29,23 @@ from .tiles import (
 )
 from .visible_ranges import query_ranges
 
-
-class Sums(NamedTuple):
-    """What a tile of keys adds up over its queries: the gradients of k and v, and sums for each key ``[N]``."""
-
-    grad_k: Any  # [N, D]
-    grad_v: Any  # [N, DV]
-    grad_key: Any
-    past: Any  # of the logits' gradients at or past the end of the rows
-    future: Any  # of those at or before their start
-    grad_slope: Any
+# What a tile of keys adds up over its queries: the gradients of k and v, and sums for each key ``[N]``. grad_k: [N,
+# D]; grad_v: [N, DV]; past: of the logits' gradients at or past the end of the rows; future: of those at or before
+# their start.
+Sums = namedtuple("Sums", "grad_k grad_v grad_key past future grad_slope")
 
 
-class Keys(NamedTuple):
-    """A tile of keys with its values, and where the gradients of their rows and of the table go."""
-
-    tile: Any  # [N, D]
-    values: Any  # [N, DV]
-    kj: Any
-    ref: Any
-    slope: Any
-    seed: Any
-    grad_key_row: Any
-    grad_table: Any
+# A tile of keys with its values, and where the gradients of their rows and of the table go. tile: [N, D]; values: [N,
+# DV].
+Keys = namedtuple("Keys", "tile values kj ref slope seed grad_key_row grad_table")
 
 
-class QueriesAndGradients(NamedTuple):
-    """The queries of one head, and what each of them has: where they start, and strides from token to token."""
-
-    q: Any
-    grad: Any
-    level: Any
-    shared: Any
-    levels: Any  # from one kind of level to the next
-    q_stride: Any
-    grad_stride: Any
+# The queries of one head, and what each of them has: where they start, and strides from token to token. levels: from
+# one kind of level to the next.
+QueriesAndGradients = namedtuple(
+    "QueriesAndGradients",
+    "q grad level shared levels q_stride grad_stride",
+)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ measures by how much they do not, and the kernels after it get a ``shared`` with
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -38,30 +38,15 @@ from .tiles import (
 )
 from .visible_ranges import key_ranges
 
-
-class Sums(NamedTuple):
-    """What a tile of queries adds up over its keys: the gradient of q, and sums over each row ``[M]``."""
-
-    grad_q: Any  # [M, D]
-    total: Any  # of the logits' gradients
-    past: Any  # of those at or past the end of the tables
-    future: Any  # of those at or before their start
-    near_weight: Any  # of the weights between the ends
-    future_weight: Any
+# What a tile of queries adds up over its keys: the gradient of q, and sums over each row ``[M]``. grad_q: [M, D];
+# total: of the logits' gradients; past: of those at or past the end of the tables; future: of those at or before
+# their start; near_weight: of the weights between the ends.
+Sums = namedtuple("Sums", "grad_q total past future near_weight future_weight")
 
 
-class Queries(NamedTuple):
-    """A tile of queries, and what is loaded once for each."""
-
-    tile: Any  # [M, D]
-    grad: Any  # [M, DV]
-    level: Any  # [M]
-    shared: Any  # [M]
-    qi: Any
-    ref: Any
-    slope: Any
-    seed: Any
-    grad_row: Any  # where the gradients of their rows go
+# A tile of queries, and what is loaded once for each. tile: [M, D]; grad: [M, DV]; level: [M]; shared: [M]; grad_row:
+# where the gradients of their rows go.
+Queries = namedtuple("Queries", "tile grad level shared qi ref slope seed grad_row")
 
 
 @triton.jit

@@ -18,10 +18,11 @@ Arithmetic is float32 without contraction to fused multiply-adds: each result is
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import lru_cache, reduce
 from itertools import chain
 from operator import or_
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -36,28 +37,15 @@ Ints = tuple[int, ...]
 Size = torch.Size
 
 
-class Turn(NamedTuple):
-    """What the kernel is compiled for."""
-
-    HEAD_DIM: int
-    PAIRS: int
-    INTERLEAVED: bool
-    INVERSE: bool
-    COPY_REST: bool
-    ALIGNMENT: int  # the power of two, up to 16, that divides every stride
-    BLOCK_SEQ: int
-    BLOCK_HEADS: int
-    BLOCK_PAIRS: int
-    BLOCK_REST: int
+# What the kernel is compiled for. ALIGNMENT: the power of two, up to 16, that divides every stride.
+Turn = namedtuple(
+    "Turn",
+    "HEAD_DIM PAIRS INTERLEAVED INVERSE COPY_REST ALIGNMENT BLOCK_SEQ BLOCK_HEADS BLOCK_PAIRS BLOCK_REST",
+)
 
 
-class Pointers(NamedTuple):
-    """Of q or of k."""
-
-    x: Any
-    out: Any
-    cos: Any
-    sin: Any
+# Of q or of k.
+Pointers = namedtuple("Pointers", "x out cos sin")
 
 
 @triton.jit

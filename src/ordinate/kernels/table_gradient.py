@@ -7,7 +7,7 @@ diagonals summed, once. No two programs write to one place: the result does not 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -58,28 +58,13 @@ def _of_one_segment(
     return full_start, full_end
 
 
-class Diagonal(NamedTuple):
-    """Where the tiles of a diagonal lie."""
-
-    shift: Any  # from a tile's first query to its first key
-    distance: Any  # of a tile's first query and first key
+# Where the tiles of a diagonal lie. shift: from a tile's first query to its first key; distance: of a tile's first
+# query and first key.
+Diagonal = namedtuple("Diagonal", "shift distance")
 
 
-class Head(NamedTuple):
-    """The tensors of one head: where they start, and strides from token to token."""
-
-    q: Any
-    k: Any
-    v: Any
-    grad: Any
-    level: Any
-    shared: Any
-    q_stride: Any
-    k_stride: Any
-    v_stride: Any
-    grad_stride: Any
-    slope: Any
-    seed: Any
+# The tensors of one head: where they start, and strides from token to token.
+Head = namedtuple("Head", "q k v grad level shared q_stride k_stride v_stride grad_stride slope seed")
 
 
 @triton.jit
