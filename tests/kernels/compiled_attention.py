@@ -20,6 +20,8 @@ from ordinate.attending import api
 from ordinate.attending.fused import operator as fused_op
 from ordinate.attending.fused import rows as fused_rows
 from ordinate.attending.fused import terms as fused
+from ordinate.attending.fused.call import Launch
+from ordinate.attending.fused.plans import Wanted
 from ordinate.kernels import (
     attention_forward,
     key_gradient,
@@ -109,9 +111,9 @@ def both_passes(q, k, v, grad, encoding, *, causal: bool = True, told: Collectio
         call = replace(call, mask=replace(call.mask, **indices))
     _, _, _, *rest = fused.operator_inputs(call)
     biases = [None if x is None else x.detach() for x in rest[:5]]
-    arguments = (q, k, v, *biases, *rest[5:])
-    out, lse = fused_op.forward(*arguments)
-    fused_op.backward(grad, None, out, lse, *arguments, *(x is not None for x in biases))
+    launch = Launch(q, k, v, *biases, *rest[5:])
+    out, lse = fused_op.forward(launch)
+    fused_op.backward(grad, None, out, lse, launch, Wanted(*[x is not None for x in biases]))
     for part in call.parts:
         if isinstance(part, ordinate.RowBias):
             features, table = part.features.detach(), part.table.detach()
