@@ -164,9 +164,8 @@ class Combined(PositionEncoding):
         for name in ("num_heads", "head_dim", "d_model", "max_positions"):
             sizes = [size for part in encodings if (size := getattr(part, name)) is not None]
             setattr(self, name, min(sizes, default=None))
-        self.reads_keys = any(encoding.reads_keys for encoding in encodings)
-        self.reads_input = any(encoding.reads_input for encoding in encodings)
-        self.length_dependent = any(encoding.length_dependent for encoding in encodings)
+        for name in ("reads_keys", "reads_input", "length_dependent"):
+            setattr(self, name, any(getattr(encoding, name) for encoding in encodings))
 
     def methods(self):
         found = {name for encoding in self.encodings for name in encoding.methods()}

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from .caches import cleared_by
+from .caches import cleared_by, drop_the_oldest
 from .tracing import is_traced
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
@@ -89,15 +89,6 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
             found = torch.tensor(values, dtype=dtype, device=device)
         if found.nbytes <= _LIMIT_BYTES:
             _constants[key] = found
-            _drop_the_oldest()
+            sizes = [(key, x.nbytes) for key, x in list(_constants.items())]
+            drop_the_oldest(_constants, sizes, _LIMIT_BYTES)
     return found
-
-
-def _drop_the_oldest() -> None:
-    cached = [(key, x.nbytes) for key, x in list(_constants.items())]
-    excess = sum(size for _, size in cached) - _LIMIT_BYTES
-    for key, size in cached:
-        if excess <= 0:
-            break
-        _constants.pop(key, None)
-        excess -= size

@@ -282,7 +282,7 @@ def test_a_class_made_again_under_its_name_is_another_class():
 
     first = make(1.0)(torch.tensor([[[3.0]]]))
     make(-1.0)
-    rebuilt = ordinate.Bias.rebuild(first.tensors(), first.integers(), first.spec())
+    rebuilt = ordinate.Bias.rebuild(*first.flattened())
     torch.testing.assert_close(rebuilt.dense(), first.dense())
 
 

@@ -127,15 +127,11 @@ class Explanation:
 
     def __str__(self) -> str:
         width = max(map(len, self.reasons))
-        lines = []
-        for name, reasons in self.reasons.items():
-            if name == self.chosen:
-                lines.append(f"{name:<{width}}  chosen")
-            elif reasons:
-                lines.extend(f"{name:<{width}}  no: {reason}" for reason in reasons)
-            else:
-                lines.append(f"{name:<{width}}  would do, not preferred")
-        return "\n".join(lines)
+        return "\n".join(
+            f"{name:<{width}}  {'chosen' if name == self.chosen else answer}"
+            for name, reasons in self.reasons.items()
+            for answer in [f"no: {reason}" for reason in reasons] or ["would do, not preferred"]
+        )
 
     __repr__ = __str__
 
@@ -205,7 +201,7 @@ def _prepare(
     q, k, bias = apply_encoding(
         q, k, encoding, bias, q_positions, k_positions, lengths, x, causal=causal
     )
-    return finish(
+    return make_call(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
     )  # fmt: skip
@@ -247,7 +243,7 @@ def apply_encoding(
     return q, k, bias
 
 
-def finish(
+def make_call(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -123,7 +123,7 @@ def attention_varlen(
         q, k, encoding, bias, places, k_positions if encoding is None else None, token_lengths,
         None if x is None else x[None], causal=causal,
     )  # fmt: skip
-    call = api.finish(
+    call = api.make_call(
         q, k, v, encoding, bias, mask,
         dropout_p=dropout_p, softcap=softcap, scale=scale, return_lse=return_lse,
     )  # fmt: skip

@@ -84,7 +84,7 @@ class Bias:
         raise NotImplementedError
 
     def tensors(self) -> list[Tensor]:
-        """The tensor fields, in order; with `spec` they make up the whole bias."""
+        """The tensor fields, in order."""
         found: list[Tensor] = []
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -112,7 +112,7 @@ class Bias:
     # How a custom operator takes a bias: as tensors, integers and one line of text, for its schema knows nothing else.
 
     def flattened(self) -> tuple[list[Tensor], list[int], str]:
-        """The whole bias: `tensors`, `integers` and `spec`."""
+        """The whole bias: `tensors`, the fields that are integers, and all others as one line of text."""
         tensors: list[Tensor] = []
         integers: list[int] = []
         settings = [self._name]
@@ -134,14 +134,6 @@ class Bias:
                 text = repr(value)
             settings.append(f"{field.name}={text}")
         return tensors, integers, ";".join(settings)
-
-    def integers(self) -> list[int]:
-        """The fields that are whole numbers, in order."""
-        return self.flattened()[1]
-
-    def spec(self) -> str:
-        """All other fields, as one line of text."""
-        return self.flattened()[2]
 
     @staticmethod
     def rebuild(tensors: Sequence[Tensor], integers: Sequence[int], spec: str) -> Bias:

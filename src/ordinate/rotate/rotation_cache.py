@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..caches import cleared_by
+from ..caches import cleared_by, drop_the_oldest
 from ..tracing import is_captured, is_traced
 from .rotation import Rotation
 
@@ -53,9 +53,8 @@ def rotation(
     Args:
         user: The encoding that rotates. An entry without a living user is dropped.
     """
-    if (
-        is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device)
-    ):  # a compiler guards what is compared
+    # A compiler would guard the comparison of lengths, so `is_traced` comes first.
+    if is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device):
         return make()
     # On another stream an entry might be read before it is written.
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
@@ -71,7 +70,9 @@ def rotation(
                 return found
             entry = _Entry(found, set() if entry is None else entry.users)
             _cache[key] = entry
-            _drop_the_oldest(device)
+            entries = [(k, e.rotation) for k, e in list(_cache.items())]
+            sizes = [(k, _bytes(r)) for k, r in entries if r.angles.device == device]
+            drop_the_oldest(_cache, sizes, LIMIT_BYTES)
         else:
             _cache[key] = entry
             found = entry.first(seq)
@@ -87,20 +88,6 @@ def _drop_user(key: Hashable, gone: weakref.ref) -> None:
         # Another thread may have used the entry while one of its users was deleted.
         if all(user() is None for user in tuple(entry.users)):
             _cache.pop(key, None)
-
-
-def _drop_the_oldest(device: torch.device) -> None:
-    mine = [
-        (key, _bytes(entry.rotation))
-        for key, entry in list(_cache.items())
-        if entry.rotation.angles.device == device
-    ]
-    excess = sum(size for _, size in mine) - LIMIT_BYTES
-    for key, size in mine:
-        if excess <= 0:
-            break
-        _cache.pop(key, None)
-        excess -= size
 
 
 def _bytes(rotation: Rotation) -> int:
