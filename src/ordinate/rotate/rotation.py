@@ -61,7 +61,7 @@ class Rotation:
         """
         self._check(x, name)
         tables = self.cos_sin(compute_dtype(x.dtype))
-        if x.is_cuda and _fits_kernel(tables, tables, x):
+        if fused.supports(x) and not _learns(tables):
             return fused.rotate(x, None, tables, tables, interleaved=self.layout == "interleaved")[0]
         cos, sin = tables
         return rotate_pairs([x], cos[:, None], sin[:, None], self.layout)[0]
@@ -105,7 +105,8 @@ class Rotation:
         k_dtype = dtype if k.dtype == q.dtype else compute_dtype(k.dtype)
         if k_rotation is not self or k_dtype != dtype:
             k_tables = k_rotation.cos_sin(k_dtype)
-        if q.is_cuda and self.layout == k_rotation.layout and _fits_kernel(q_tables, k_tables, q, k):
+        one_layout = self.layout == k_rotation.layout
+        if one_layout and fused.supports(q, k) and not _learns(q_tables, k_tables):
             interleaved = self.layout == "interleaved"
             if not inplace:
                 return fused.rotate(q, k, q_tables, k_tables, interleaved=interleaved)
@@ -165,10 +166,9 @@ class Rotation:
         return cos, sin
 
 
-def _fits_kernel(q_tables: fused.Tables, k_tables: fused.Tables, *tensors: Tensor) -> bool:
-    """Whether the kernel takes these, and no gradient reaches the angles, which the kernel has none for."""
-    learns = q_tables[0].requires_grad or k_tables[0].requires_grad
-    return fused.supports(*tensors) and not (learns and torch.is_grad_enabled())
+def _learns(*tables: fused.Tables) -> bool:
+    """Whether a gradient reaches the angles, which the kernel has none for."""
+    return torch.is_grad_enabled() and any(cos.requires_grad for cos, _ in tables)
 
 
 def rerotate(
