@@ -87,7 +87,7 @@ def test_clearing_empties_launches():
     pytest.importorskip("triton")
     plans = importlib.import_module("ordinate.attending.fused.plans")
     rope = importlib.import_module("ordinate.kernels.rope")
-    plans.kept_plan("key", lambda: "plan")
+    plans.cached_plan("key", lambda: "plan")
     rope.choose_tiling(batch=1, heads=1, seq=1, head_dim=8, pairs=4, itemsize=2, copy_rest=False)
     ordinate.clear_caches()
     assert not plans._plans

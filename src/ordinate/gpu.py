@@ -1,4 +1,4 @@
-"""What the Triton kernels need of a machine."""
+"""Whether the Triton kernels can run: the GPU and the version of Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _reasons: dict[torch.device, str | None] = {}
 
 
 def _triton_version() -> tuple[int, ...] | None:
-    """Of what is installed; an empty tuple where nobody knows, None where there is none."""
+    """The installed version; an empty tuple if it is not known, None if Triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         return None
     try:
@@ -28,7 +28,7 @@ _TRITON = _triton_version()
 
 def reason_against(device: torch.device) -> str | None:
     """Why kernels cannot run on a device, or None where they can."""
-    if torch.compiler.is_compiling():  # which sees no memory of ours
+    if torch.compiler.is_compiling():  # a cache would be read while tracing
         return _reason_against(device)
     if device not in _reasons:
         _reasons[device] = _reason_against(device)
@@ -41,7 +41,7 @@ def _reason_against(device: torch.device) -> str | None:
     if torch.version.hip:
         return "its kernels are for GPUs of NVIDIA, not for ROCm"
     without = reason_without_triton()
-    # Where there is no device, tensors on it are stand-ins for others.
+    # Without a device, tensors on it are fake tensors.
     if without is not None or not torch.cuda.is_available():
         return without
     capability = torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""Which tiles of queries and keys have to do with each other, where segments or positions are data."""
+"""Which tiles of queries and keys see each other, where segments or positions are data."""
 
 from __future__ import annotations
 

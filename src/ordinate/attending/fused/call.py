@@ -20,7 +20,7 @@ from ...kernels.arguments import (
 )
 from ...kernels.launch import Step
 from ...kernels.tiles import RANGE
-from .tiles import Beside, padded, tells_tiles_apart
+from .tiles import ExtraBytes, padded, tells_tiles_apart
 
 
 @dataclass(eq=False)
@@ -96,18 +96,18 @@ class Launch:
             rows = self.row is not None or self.key_row is not None
             if self.whole and not rows:
                 return "whole"
-            # Nobody knows how long packed sequences are, and how much of them lies beyond the tables.
+            # The lengths of packed sequences are data, and so is how much of them lies beyond the tables.
             return "short" if self.short and self.q_segments is None else "looked up"
         return "none" if self.slopes is None and self.key is None else "line"
 
-    def beside(self, kernel: str) -> Beside:
-        """What the tiles of a kernel need room for beside q, k, v and their gradients."""
+    def extra_bytes(self, kernel: str) -> ExtraBytes:
+        """What the tiles of a kernel hold in addition to q, k, v and their gradients."""
         queries = (self.q_positions, self.q_index, self.q_segments)
         keys = (self.k_positions, self.k_index, self.k_segments, self.key)
         # What is added up at distances that are data has another layout than products have. To change it takes up to 5
         # bytes a pair as compiled for sm_80 to sm_90, and 10 for sm_100; with 10 for all it fits everywhere.
         scattered = (self.table is not None or self.key_row is not None) and not self.aligned
-        return Beside(
+        return ExtraBytes(
             sum(x.element_size() for x in queries if x is not None),
             sum(x.element_size() for x in keys if x is not None),
             10 if kernel == "keys" and scattered else 0,

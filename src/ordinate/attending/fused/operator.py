@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ...kernels.arguments import IndexPointers, KeyGradients, QueryGradients
 from ...operators import Backward, Operator
 from .call import Launch, empty_as, rows_of_unit_stride
-from .plans import BackwardPlan, ForwardPlan, Wanted, kept_plan, plan_backward, plan_forward
+from .plans import BackwardPlan, ForwardPlan, Wanted, cached_plan, plan_backward, plan_forward
 
 _COUNT = len(fields(Launch))
 _TENSORS = sum("Tensor" in str(field.type) for field in fields(Launch))
@@ -31,7 +31,7 @@ def forward(launch: Launch) -> tuple[Tensor, Tensor]:
         return out, lse
     if k.shape[2] == 0:
         return out.zero_(), lse.fill_(-math.inf)
-    plan: ForwardPlan = kept_plan(launch.signature(), lambda: plan_forward(launch, out))
+    plan: ForwardPlan = cached_plan(launch.signature(), lambda: plan_forward(launch, out))
     into, into_lse = out, lse
     if plan.shares > 1:
         into = q.new_empty(plan.shares, batch, heads, q_len, v.shape[-1], dtype=torch.float32)
@@ -66,7 +66,7 @@ def backward(
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     deterministic = _must_be_deterministic()
     signature = launch.signature(), grad.stride(), grad.dtype, out.stride(), out.dtype
-    plan: BackwardPlan = kept_plan(
+    plan: BackwardPlan = cached_plan(
         (*signature, wanted, grad_lse is None, deterministic),
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )

@@ -23,7 +23,7 @@ _plans: dict[Hashable, Any] = {}
 cleared_by(_plans.clear)
 
 
-def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
+def cached_plan(key: Hashable, make: Callable[[], Any]) -> Any:
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= 1024:  # the oldest goes, of lengths that do not come back
@@ -35,7 +35,7 @@ def kept_plan(key: Hashable, make: Callable[[], Any]) -> Any:
 
 def _tile_config(kernel: str, launch: Launch) -> dict[str, Any]:
     traits = Traits(launch.bias_kind, launch.causal, launch.dropout_p > 0)
-    return tile_config(kernel, traits, launch.q, launch.v, launch.beside(kernel))
+    return tile_config(kernel, traits, launch.q, launch.v, launch.extra_bytes(kernel))
 
 
 class ForwardPlan(NamedTuple):

@@ -11,7 +11,7 @@ from ...kernels import row_projection
 from ...kernels.launch import Step
 from ...operators import Backward, Operator
 from .call import empty_as, rows_of_unit_stride, strides_of
-from .plans import kept_plan
+from .plans import cached_plan
 from .tiles import padded
 
 _M = 64
@@ -39,7 +39,7 @@ def forward(features: Tensor, table: Tensor, factor: float) -> Tensor:
     rows = features.new_empty(batch, heads, tokens, table.shape[1], dtype=torch.float32)
     if rows.numel() == 0:
         return rows
-    step: Step = kept_plan(
+    step: Step = cached_plan(
         ("rows", features.shape, features.stride(), features.dtype, features.device, table.shape, factor),
         lambda: Step(
             row_projection._project_kernel, (batch * heads, -(-tokens // _M)),
@@ -69,7 +69,7 @@ def backward(
     key = (features.shape, features.stride(), features.dtype, features.device, table.shape, factor)
     numbers = _numbers(features, table, factor)
     if of_features:
-        step: Step = kept_plan(
+        step: Step = cached_plan(
             ("features of rows", *key),
             lambda: Step(
                 row_projection._features_gradient_kernel, (batch * heads, -(-tokens // _M)),
@@ -84,7 +84,7 @@ def backward(
         runs = max(1, min(-(-tokens // (4 * _M)), 1024 // (batch * heads * blocks)))
         run = -(-tokens // (runs * _M)) * _M
         sums = table.new_empty(batch, heads * runs, entries, rank)
-        step = kept_plan(
+        step = cached_plan(
             ("table of rows", *key),
             lambda: Step(
                 row_projection._table_gradient_kernel,

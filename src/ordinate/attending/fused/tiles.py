@@ -1,4 +1,4 @@
-"""Tile sizes."""
+"""Tile sizes of the attention kernels, forward and backward."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Tile(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What of a call, beside shapes and dtypes, decides about its tiles."""
+    """The properties of a call that choose its tiles, together with shapes and dtypes."""
 
     bias: str  # "none", "line", "whole", "looked up" or "short"
     causal: bool
     dropout: bool
 
 
-class Beside(NamedTuple):
-    """How many bytes there are for each query, key and pair of a tile beside q, k, v and gradients."""
+class ExtraBytes(NamedTuple):
+    """Bytes of shared memory for each query, key and pair of a tile, in addition to q, k, v and gradients."""
 
     query: int
     key: int
@@ -79,7 +79,7 @@ _TILES_BOTH_WAYS = {
 FEW_QUERIES = 16
 
 
-def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Beside) -> dict[str, Any]:
+def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, extra: ExtraBytes) -> dict[str, Any]:
     """Rows M, columns N, how many of those that are streamed are looked up at once, and how to compile for them."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         if kernel == "table":
@@ -95,7 +95,7 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, beside: Besid
     if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
         # With 32 queries of more than 128 channels, a thread's numbers would not fit its registers.
         tile = Tile(min(tile.m, 32 if dim <= 128 else 16), 32, 4, 1)
-    m, n, stages = _fit(kernel, tile, q, v, beside, shared_memory_of(q.device))
+    m, n, stages = _fit(kernel, tile, q, v, extra, shared_memory_of(q.device))
     config: dict[str, Any] = {"M": m, "N": n, "num_warps": tile.warps, "num_stages": stages}
     if kernel != "table":
         streamed = m if kernel == "keys" else n
@@ -129,7 +129,7 @@ def shared_memory_of(device: torch.device) -> int:
 
 
 def key_shares(programs: int, k_len: int, n: int, device: torch.device) -> int:
-    """Among how many programs each tile of queries shares its keys out, for there to be enough of them."""
+    """How many programs share the keys of a tile of queries, so that there are enough programs to fill a GPU."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     processors, least = (8, 2 * n) if interpreted else (_processors_of(device), 256)
     if 2 * programs > processors:
@@ -143,7 +143,7 @@ def _processors_of(device: torch.device) -> int:
 
 
 def _fit(
-    kernel: str, tile: Tile, q: Tensor, v: Tensor, beside: Beside, limit: int
+    kernel: str, tile: Tile, q: Tensor, v: Tensor, extra: ExtraBytes, limit: int
 ) -> tuple[int, int, int]:
     """Smaller tiles and shorter pipelines where those of an H200 would not fit.
 
@@ -155,7 +155,7 @@ def _fit(
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
         # All four are streamed.
-        while stages * (m * (both + beside.query) + n * (both + beside.key)) > limit and n > 16:
+        while stages * (m * (both + extra.query) + n * (both + extra.key)) > limit and n > 16:
             if stages > 1:
                 stages -= 1
             else:
@@ -165,14 +165,14 @@ def _fit(
     keys_stay = kernel == "keys"
     resident, streamed = (n, m) if keys_stay else (m, n)
     resident_row = row if kernel in ("forward", "few queries") else both
-    streamed_token = beside.query if keys_stay else beside.key
+    streamed_token = extra.query if keys_stay else extra.key
     # Queries are factors of two products, one of them transposed, and need a second copy for that.
     copies = 2 if keys_stay else 1
 
     def needed() -> int:
         # As compiled, vectors have a buffer less than matrices.
         streams = max(stages, copies) * both + max(stages - 1, 1) * streamed_token
-        return resident * (resident_row + streamed * beside.pair) + streamed * streams
+        return resident * (resident_row + streamed * extra.pair) + streamed * streams
 
     while needed() > limit:
         if stages > 2:

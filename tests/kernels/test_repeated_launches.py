@@ -22,7 +22,7 @@ GRADIENTS_OF_ROWS = ["_features_gradient_kernel", "_table_gradient_kernel"]
 @pytest.fixture(scope="module")
 def passes():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("kept_launches.py")
+    script = Path(__file__).with_name("repeated_launches.py")
     run = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
 """Launch the attention kernels on a device that is not there, and print what reaches its driver.
 
 A process of its own, because in the one of the tests Triton interprets. Everything is Triton's own but the
-driver, which keeps the arguments of a launch instead of running it.
+driver, which records the arguments of a launch instead of running it.
 """
 
 from __future__ import annotations
