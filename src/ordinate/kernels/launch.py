@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from itertools import chain
 from operator import or_
 from typing import Any
 
@@ -38,6 +37,7 @@ class Step:
             count = len(self.tensors)
             assert self.tensors == names[:count], f"{kernel.__name__} takes numbers before tensors"
             self.numbers = [arguments[name] for name in names[count:]]
+            self.places: list[Any] | None = None
 
     def __call__(self, **tensors: Any) -> None:
         """Launch with these tensors, and named tuples of tensors, of which the first is there."""
@@ -52,29 +52,34 @@ class Step:
             self._launch(tensors)
 
     def _launch(self, tensors: dict[str, Any]) -> None:
+        if self.places is None:
+            self.places = self._find_places(tensors)
         stand_in = _first(tensors).data_ptr()
-        pointers: list[Any] = []
-        combined = 0
-        for name in self.tensors:
-            x = tensors[name]
-            if isinstance(x, tuple):
-                bundle = tuple([stand_in if y is None else y.data_ptr() for y in x])
-                combined = reduce(or_, bundle, combined)
-                pointers.append(bundle)
-            else:
-                pointer = stand_in if x is None else x.data_ptr()
-                combined |= pointer
-                pointers.append(pointer)
+        in_order = [tensors[name] for name in self.single]
+        for name in self.bundles:
+            in_order += tensors[name]
+        pointers = tuple([stand_in if x is None else x.data_ptr() for x in in_order])
         misaligned: tuple[bool, ...] = ()
-        if combined % 16:
-            flat = chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in pointers)
-            misaligned = tuple([pointer % 16 != 0 for pointer in flat])
+        if reduce(or_, pointers) % 16:
+            misaligned = tuple([pointer % 16 != 0 for pointer in pointers])
         run = self.compiled.get(misaligned)
         if run is None:
             compiled = self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
             self.compiled[misaligned] = compiled[self.grid]
         else:
-            run(*pointers, *self.numbers)
+            bundled = [pointers[place] for place in self.places] if self.bundles else pointers
+            run(*bundled, *self.numbers)
+
+    def _find_places(self, tensors: dict[str, Any]) -> list[Any]:
+        """Of each argument, its index or slice among all pointers: those of single tensors, then those of bundles."""
+        self.bundles = [name for name in self.tensors if isinstance(tensors[name], tuple)]
+        self.single = [name for name in self.tensors if name not in self.bundles]
+        places: dict[str, Any] = {name: index for index, name in enumerate(self.single)}
+        end = len(self.single)
+        for name in self.bundles:
+            start, end = end, end + len(tensors[name])
+            places[name] = slice(start, end)
+        return [places[name] for name in self.tensors]
 
 
 def with_stand_ins(tensors: dict[str, Any]) -> dict[str, Any]:
