@@ -520,7 +520,7 @@ def test_every_raise_in_the_source_is_reached_by_a_case_above(refusals):
         for (name, line), lines in raise_sites().items()
         if not any((name, number) in reached for number in lines)
     ]
-    assert missed == []
+    assert not missed, "\n".join(missed)
 
 
 def test_every_refusal_has_its_fields_and_a_chinese_sentence_with_the_same_facts(refusals):

@@ -50,6 +50,8 @@ CASES = [
     ("page: no host", lambda: serve.listen("", None), ValueError, r"host must name an address of this machine, got ''"),
     ("page: no host in brackets", lambda: serve.listen("[]", None), ValueError, r"host must name an address of this machine, got '\[\]'"),
     ("page: a host that no machine can have", lambda: serve.listen("d\udce9", None), ValueError, r"host must name an address of this machine, got 'd\\udce9'"),
+    ("page: no config", lambda: parsed_config("  "), ValueError, r"^nothing has been given yet$"),
+    ("page: a config that is no JSON", lambda: parsed_config("{"), ValueError, r"config must be JSON: Expecting property name"),
     ("page: a config that is a list", lambda: parsed_config("[1]"), ValueError, r"config must be a JSON object, got list"),
     ("page: an archive that is none", lambda: unpack(raw=b"PK nothing"), ValueError, r"archive must be a .zip that can be read, got one with"),
     ("page: an archive without a comparison", lambda: unpack({"a.txt": b"x"}), ValueError, r"archive must hold the sweep.json of a comparison, got none"),
