@@ -1,1 +1,1 @@
-"""Triton kernels, and one of Numba; nothing outside their callers' chosen branch imports this package."""
+"""Triton kernels and one Numba kernel. Modules import them only in the branch that runs them."""

@@ -1,8 +1,8 @@
-"""The named tuples that kernels take, and those that their helpers pass on.
+"""The named tuples that kernels and their helpers take.
 
-Triton takes a tuple apart when it compiles a kernel: a bundle costs no more than its fields as arguments of their own.
-The order of bundles and fields is the order of the compiled kernel's parameters. Fields in capitals are known when it
-is compiled. All others are tensors or numbers where a kernel is launched, and Triton's own values within it.
+Triton flattens a tuple when it compiles a kernel: a named tuple costs as much as its fields as separate arguments.
+The order of the tuples and fields is the order of the compiled kernel's parameters. Fields in capitals are
+``constexpr``. All other fields are tensors or numbers at the launch, and Triton values inside the kernel.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections import namedtuple
 
 # The parts of a bias in float32, contiguous: slopes [heads], table [heads, table_len], key [batch, heads, k_len],
-# row [batch, heads, q_len, row_len], key_row [batch, heads, k_len, row_len]. An absent part has the pointer of another
-# tensor.
+# row [batch, heads, q_len, row_len], key_row [batch, heads, k_len, row_len]. An absent part has the pointer of
+# another tensor.
 BiasPointers = namedtuple("BiasPointers", "slopes table key row key_row")
 
-# What is known of each token where it is data, each [batch, seq].
+# Per-token data, each [batch, seq].
 TokenPointers = namedtuple(
     "TokenPointers", "q_positions k_positions q_index k_index q_segments k_segments"
 )
 
-# The same for kernels that only run where positions are aligned.
+# TokenPointers without positions, for kernels that only run where positions are aligned.
 IndexPointers = namedtuple("IndexPointers", "q_index k_index q_segments k_segments")
 
-# Of [batch, heads, seq, dim] with unit stride along dim.
+# The strides of a tensor [batch, heads, seq, dim] with unit stride along dim.
 Strides = namedtuple("Strides", "batch head token")
 
-# From one row of the batch to the next, or one head to the next; 0 where they share.
+# Strides between rows of the batch, or between heads; 0 where they share the tensor.
 BiasStrides = namedtuple("BiasStrides", "key_batch key_head row_batch key_row_batch")
 
-# From one row of the batch to the next, 0 where they share; "queries" and "keys" of indices and segments.
+# Strides between rows of the batch, 0 where they share the tensor; "queries" and "keys" for indices and segments.
 TokenStrides = namedtuple("TokenStrides", "q_positions k_positions queries keys ranges")
 
 # The numbers of a call. A table starts at distance table_lo, rows at row_lo.
@@ -40,8 +40,8 @@ Numbers = namedtuple(
 Limits = namedtuple("Limits", "lo hi window")
 
 # What an attention kernel is compiled for. D and DV are HEAD_DIM and V_DIM, padded. SHORT: most tiles lie beyond the
-# tables. COMPLETE: the table has every distance that is seen. TILES_BEYOND: tiles beyond the tables have loops of their
-# own. PACKED: the rows of a tile are of all query heads that share keys.
+# tables. COMPLETE: the table has every visible distance. TILES_BEYOND: tiles beyond the tables have separate loops.
+# PACKED: a tile holds the rows of all query heads that share keys.
 Kind = namedtuple(
     "Kind",
     "HEAD_DIM V_DIM D DV PRECISION LINEAR SYMMETRIC TABLE KEY ROW KEY_ROW ALIGNED SOFTCAP DROPOUT CAUSAL WINDOWED "
@@ -49,23 +49,23 @@ Kind = namedtuple(
     defaults=(False, False, False, False),
 )
 
-# Where the gradients of what a query owns go, and what it pulls at the two ends of a table.
+# Outputs: the gradients of the tensors indexed by queries, and each query's sums for the two ends of a table.
 QueryGradients = namedtuple("QueryGradients", "q row past future")
 
-# Which of them are computed. ORDERED: added in one order. BALANCED: `shared` is corrected. LSE: there are gradients of
-# logsumexps.
+# Which QueryGradients are computed. ORDERED: sums are added in a fixed order. BALANCED: the kernel corrects `shared`.
+# LSE: there are gradients of logsumexps.
 WantedOfQueries = namedtuple("WantedOfQueries", "TABLE_ENDS ROW ORDERED BALANCED LSE")
 
-# Where the gradients of what a key owns go, and those of slopes and of a table at positions that are data.
+# Outputs: the gradients of the tensors indexed by keys, of slopes, and of a table where positions are data.
 KeyGradients = namedtuple("KeyGradients", "k v key key_row table slope")
 
-# Which of them are computed. EVEN: queries fill their tiles, so that loads need no bounds.
+# Which KeyGradients are computed. EVEN: queries fill their tiles, so loads need no bounds.
 WantedOfKeys = namedtuple("WantedOfKeys", "KEY KEY_ROW TABLE ORDERED SLOPE EVEN")
 
-# The keys and values of one head: where they start, and strides from token to token.
+# The keys and values of one head: their start addresses, and the strides between tokens.
 KeysAndValues = namedtuple("KeysAndValues", "k v k_stride v_stride")
 
-# The tokens of one sequence, and the window: what the mask needs to know of them.
+# What the mask reads: the tokens of one sequence, and the window.
 Tokens = namedtuple("Tokens", "q_positions k_positions q_index k_index q_segments k_segments window")
 
 # The queries and keys of a tile, shaped to broadcast: their indices, and their positions in int32.

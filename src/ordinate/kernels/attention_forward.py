@@ -1,4 +1,4 @@
-"""Attention forward: one tile of queries against all the keys it sees, with a running softmax."""
+"""Attention forward: one tile of queries against all keys that it sees, with an online softmax."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .tiles import (
 )
 from .visible_ranges import key_ranges
 
-# The running softmax of a tile of queries: the weighted sum of values, the total weight and the greatest logit. acc:
-# [M, DV]; total: [M]; peak: [M].
+# The online softmax of a tile of queries. acc: the weighted sum of values, [M, DV]; total: the sum of weights, [M];
+# peak: the greatest logit so far, [M].
 Softmax = namedtuple("Softmax", "acc total peak")
 
 
-# A tile of queries: their vectors, their indices, and the position that others are counted from. tile: [M, D].
+# A tile of queries. tile: their vectors, [M, D]; qi: their indices; ref: the position subtracted from all others.
 Queries = namedtuple("Queries", "tile qi ref slope seed")
 
 
@@ -39,7 +39,7 @@ def _attend(
     softmax, queries, start, end, streamed, bias, tokens, numbers,
     KIND: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys of ``[start, end)`` into the running softmax."""
+    """Add the keys of ``[start, end)`` to the online softmax."""
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
     HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
@@ -54,18 +54,18 @@ def _attend(
     k_len = numbers.k_len
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
-    # A loop over few tiles is best small, without a pipeline: over those looked up where a table is short, and
-    # over those at the edge of a mask, unless windows or segments make them many.
+    # A loop over few tiles runs best without a pipeline: the tiles to look up in a short table, and the tiles at
+    # the edge of a mask, which are many only with windows or segments.
     EDGE: tl.constexpr = PART == 4 and not (KIND.WINDOWED or KIND.SEGMENTS)
     STAGES: tl.constexpr = 1 if EDGE or (KIND.SHORT and BEYOND == 0) else None
     beyond = term_beyond(
         qi[:, None], numbers.q_len, bias.table, numbers.table_len, bias.row, numbers.row_len,
         KIND.TABLE, KIND.ROW, BEYOND,
     )  # fmt: skip
-    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    zero = tl.zeros([], dtype=tl.int64)  # widens the loop index, which may be a Python int
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
-        # One wide address a tile, narrow offsets within it.
+        # One int64 address per tile, int32 offsets within the tile.
         keys = (k_ptr + (n0 + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
         values = (v_ptr + (n0 + zero) * v_stride) + (columns[:, None] * v_stride + dv[None, :])
         if MASKED or D != HEAD_DIM:
@@ -87,7 +87,7 @@ def _attend(
             seen = visible(qi[:, None], kj[None, :], tokens, numbers, KIND)
             logits = tl.where(seen, logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
-        # While a row has seen nothing its peak is -inf, and subtracting that would make NaN.
+        # A row that has seen no key yet has peak -inf, and -inf - -inf is NaN.
         level = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         weights = tl.exp2(logits - level[:, None])
         shrink = tl.exp2(peak - level)
@@ -110,10 +110,10 @@ def _attention_fwd_kernel(
     q_strides, k_strides, v_strides, out_share, out_strides, bias_strides, token_strides, numbers, limits,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; with SPLIT one share of its keys, the shares running along the third axis.
+    """One tile of queries; with SPLIT one share of its keys. The third grid axis counts the shares.
 
-    With PACKED the rows of the tile are all query heads of a key head, query after query, so that each key is
-    read once for all of them. Whatever belongs to a head is then a block ``[M, 1]``.
+    With PACKED a tile holds all query heads of a key head, query after query, so that each key is read once for all
+    of them. Every per-head number is then a block ``[M, 1]``.
     """
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
@@ -122,15 +122,15 @@ def _attention_fwd_kernel(
     FIRST_EDGE: tl.constexpr = EDGES and (KIND.WINDOWED or KIND.SEGMENTS)
     PAST: tl.constexpr = KIND.TILES_BEYOND
     FUTURE: tl.constexpr = KIND.TILES_BEYOND and not KIND.CAUSAL
-    # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
+    # The runs of tiles that `key_ranges` returns. Loops for runs that cannot occur are not compiled.
     OCCURS: tl.constexpr = (FIRST_EDGE, PAST, True, FUTURE, EDGES)
     heads, groups, q_len, k_len = numbers.heads, numbers.groups, numbers.q_len, numbers.k_len
     tile, bh = tile_and_head()
-    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
+    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last tile has the most work
     m0 = tile * M
     if PACKED:
         b, kv_head = bh // (heads // groups), bh % (heads // groups)
-        qi = tl.arange(0, M) // groups  # beyond q_len where rows are left over
+        qi = tl.arange(0, M) // groups  # padding rows have indices beyond q_len
         row_head = kv_head * groups + tl.arange(0, M) % groups
         h, bh = row_head[:, None], b * heads + row_head
     else:
@@ -209,7 +209,7 @@ def _merge_fwd_kernel(
     shares_ptr, shares_lse_ptr, out_ptr, lse_ptr, out_strides, heads, q_len, shares,
     V_DIM: tl.constexpr, DV: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """One query whose keys several programs shared: each share's output weighs as much as its logits' exponentials."""
+    """Merge the shares of one query's keys: each share's output is weighted by the exponential of its logsumexp."""
     query, bh = tile_and_head()
     b, h = bh // heads, bh % heads
     rows = tl.num_programs(0).to(tl.int64) * q_len

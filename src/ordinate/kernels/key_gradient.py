@@ -1,6 +1,6 @@
-"""The gradients of k and v, and of everything a key owns: the twin of `query_gradient`, and run after it.
+"""The gradients of k, v and all bias tensors indexed by keys. Runs after `query_gradient`, whose `shared` it needs.
 
-So is the gradient of a table between its ends, where positions are data: it needs what was measured there.
+Where positions are data, it also computes the gradient of a table between its ends.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ from .tiles import (
 )
 from .visible_ranges import query_ranges
 
-# What a tile of keys adds up over its queries: the gradients of k and v, and sums for each key ``[N]``. grad_k: [N,
-# D]; grad_v: [N, DV]; past: of the logits' gradients at or past the end of the rows; future: of those at or before
-# their start.
+# What a tile of keys sums over its queries. grad_k: [N, D]; grad_v: [N, DV]; the others are sums per key, [N]. past:
+# of the logits' gradients at or past the end of the rows; future: of those at or before their start.
 Sums = namedtuple("Sums", "grad_k grad_v grad_key past future grad_slope")
 
 
-# A tile of keys with its values, and where the gradients of their rows and of the table go. tile: [N, D]; values: [N,
-# DV].
+# A tile of keys. tile: [N, D]; values: [N, DV]; grad_key_row, grad_table: addresses of the gradients of the keys' rows
+# and of the table.
 Keys = namedtuple("Keys", "tile values kj ref slope seed grad_key_row grad_table")
 
 
-# The queries of one head, and what each of them has: where they start, and strides from token to token. levels: from
-# one kind of level to the next.
+# The per-query tensors of one head: start addresses, and strides between tokens. levels: the stride between kinds of
+# level.
 QueriesAndGradients = namedtuple(
     "QueriesAndGradients",
     "q grad level shared levels q_stride grad_stride",
@@ -53,7 +52,7 @@ def _pull_to_key_rows(
     past, future, grad_logits, distance, in_rows, in_columns, rows, row_len, row_lo,
     ALIGNED: tl.constexpr, ORDERED: tl.constexpr, BEYOND: tl.constexpr,
 ):  # fmt: skip
-    """What a ``[N, M]`` tile pulls at the keys' rows; the ends are summed up separately."""
+    """Add a ``[N, M]`` tile to the gradients of the keys' rows; the two ends are summed separately."""
     if BEYOND == 1:
         past += tl.sum(grad_logits, 1)
     elif BEYOND == -1:
@@ -68,7 +67,7 @@ def _pull_to_key_rows(
 
 @triton.jit
 def _span(offsets, first, pairs, KIND: tl.constexpr):
-    """What a slope is multiplied with: how far a key is before a query, or from it."""
+    """The factor of a slope: the distance of a query and a key, or its absolute value."""
     if KIND.ALIGNED:
         span = counted_times(1.0, offsets, first) - pairs.k_pos.to(tl.float32)
     else:
@@ -83,7 +82,7 @@ def _pull_to_keys(
     sums, keys, start, end, streamed, bias, tokens, numbers,
     KIND: tl.constexpr, WANTED: tl.constexpr, M: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries of ``[start, end)`` pull at a tile of keys."""
+    """Add the gradients that a tile of keys gets from the queries of ``[start, end)``."""
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
     HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
@@ -98,10 +97,10 @@ def _pull_to_keys(
     q_len, k_len, row_len = numbers.q_len, numbers.k_len, numbers.row_len
     N: tl.constexpr = k_tile.shape[0]
     d, dv, rows, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, M), tl.arange(0, N)
-    # Where few tiles are looked up, their loop is best small; where all are, it needs its pipeline.
+    # A loop that looks up few tiles runs best without a pipeline; a loop over all tiles needs its pipeline.
     STAGES: tl.constexpr = 1 if KIND.SHORT and BEYOND == 0 else None
     level_ptr = level_beyond(level_ptr, levels, KIND, BEYOND)
-    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    zero = tl.zeros([], dtype=tl.int64)  # widens the loop index, which may be a Python int
     for m0 in tl.range(start, end, M, num_stages=STAGES):
         qi = m0 + rows
         queries = (q_ptr + (m0 + zero) * q_stride) + (rows[:, None] * q_stride + d[None, :])
@@ -173,14 +172,14 @@ def _attention_bwd_kv_kernel(
     bias_strides, token_strides, numbers, limits, levels,
     KIND: tl.constexpr, WANTED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys: its gradients, gathered over all query heads that share it."""
+    """One tile of keys: its gradients, summed over all query heads that share it."""
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
     EDGES: tl.constexpr = KIND.COMPLETE or not KIND.ALL_MASKED
     FIRST_EDGE: tl.constexpr = EDGES and (KIND.CAUSAL or KIND.WINDOWED or KIND.SEGMENTS)
     PAST: tl.constexpr = KIND.TILES_BEYOND
     FUTURE: tl.constexpr = KIND.TILES_BEYOND and not KIND.CAUSAL
-    # The runs of tiles that `query_ranges` tells apart; those that cannot occur are not even compiled.
+    # The runs of tiles that `query_ranges` returns. Loops for runs that cannot occur are not compiled.
     OCCURS: tl.constexpr = (FIRST_EDGE, FUTURE, True, PAST, EDGES)
     heads, groups, k_len, row_len = numbers.heads, numbers.groups, numbers.k_len, numbers.row_len
     tile, b_and_head = tile_and_head()
@@ -219,7 +218,7 @@ def _attention_bwd_kv_kernel(
             grad_k, grad_v, tl.zeros([N], dtype=tl.float32), tl.zeros([N], dtype=tl.float32),
             tl.zeros([N], dtype=tl.float32), tl.zeros([N], dtype=tl.float32),
         )  # fmt: skip
-        # Added up in order, every tile has a table of its own.
+        # For sums in a fixed order, every tile writes to its own table.
         own_table = (b64 * tl.num_programs(1) + tile) * heads if WANTED.ORDERED else 0
         for part in tl.static_range(5):
             if OCCURS[part]:

@@ -1,4 +1,4 @@
-"""Launches that are quick to repeat."""
+"""Kernel launches with a cache of compiled kernels, so that repeated launches take little host time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from triton.runtime import JITFunction
 
 
 class Step:
-    """One launch, of which everything is known but the tensors.
+    """One kernel launch with all arguments fixed, except the tensors.
 
-    Triton's own launcher looks at every argument each time, which takes the host longer than short kernels take the
+    Triton's launcher checks every argument each time, which takes the host longer than a short kernel takes the
     device. A `Step` prepares the numbers once and caches the compiled kernels. A kernel is compiled for these numbers
-    and for the dtypes of the tensors; the one thing that may still vary is which tensors are 16-byte aligned.
+    and for the dtypes of the tensors; between launches, only which tensors are 16-byte aligned may vary.
 
     Args:
-        arguments: The kernel's arguments that are no tensors, by name. The kernel takes tensors, and named tuples of
-            them, before these.
+        arguments: The kernel's arguments that are not tensors, by name. The kernel takes tensors and named tuples of
+            tensors before these.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
-        # Triton's default for sums of products is about to change.
+        # Set explicitly, because Triton's default is about to change.
         self.arguments = {"enable_fp_fusion": True, **arguments}
         self.kernel, self.grid = kernel, (*grid, 1, 1)[:3]
         #: Compiled kernels, keyed by which tensors are not 16-byte aligned; () if all are.
@@ -40,13 +40,13 @@ class Step:
             self.places: list[Any] | None = None
 
     def __call__(self, **tensors: Any) -> None:
-        """Launch with these tensors, and named tuples of tensors, of which the first is there."""
+        """Launch with these tensors and named tuples of tensors. The first argument must be a tensor."""
         if self.interpreted:
             self.kernel[self.grid](**self.arguments, **with_stand_ins(tensors))
             return
         device = _first(tensors).get_device()  # -1 is the CPU
         if device >= 0 and device != torch.cuda.current_device():
-            with torch.cuda.device(device):  # Triton launches on the current one
+            with torch.cuda.device(device):  # Triton launches on the current device
                 self._launch(tensors)
         else:
             self._launch(tensors)
@@ -71,7 +71,7 @@ class Step:
             run(*bundled, *self.numbers)
 
     def _find_places(self, tensors: dict[str, Any]) -> list[Any]:
-        """Of each argument, its index or slice among all pointers: those of single tensors, then those of bundles."""
+        """Each argument's index or slice in the list of pointers: first single tensors, then named tuples."""
         self.bundles = [name for name in self.tensors if isinstance(tensors[name], tuple)]
         self.single = [name for name in self.tensors if name not in self.bundles]
         places: dict[str, Any] = {name: index for index, name in enumerate(self.single)}
@@ -83,7 +83,7 @@ class Step:
 
 
 def with_stand_ins(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The first tensor in the place of every absent one: kernels do not read it, but must get a pointer."""
+    """Replace every absent tensor by the first tensor: kernels do not read it, but must get a pointer."""
     stand_in = _first(tensors)
 
     def filled(x: Any) -> Any:

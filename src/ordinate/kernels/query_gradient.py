@@ -1,13 +1,13 @@
-"""The gradients of q and of everything a query owns.
+"""The gradients of q and of all bias tensors indexed by queries.
 
 The logits are computed again from q, k and the saved logsumexp. With ``p`` the weights and ``g`` the
 gradient of the output, the gradient of the logits is ``p · (g·v - shared)``, where ``shared`` is
 ``g·out`` of the row (less the gradient of its logsumexp).
 
-The output was rounded when it was stored, and so is ``shared``. Over a row the error is the same for all
-keys and cannot average out in a sum over pairs, as gradients of slopes and tables are. But the weights of
-a row add up to one, so its logits' gradients must add up to the gradient of its logsumexp: this kernel
-measures by how much they do not, and the kernels after it get a ``shared`` without the error.
+The stored output is rounded, so ``shared`` has a rounding error. The error is the same for all keys of a row and
+does not average out in sums over pairs, such as the gradients of slopes and tables. But the weights of a row
+sum to one, so its logit gradients must sum to the gradient of its logsumexp: this kernel measures the
+difference and subtracts it from ``shared`` for the kernels after it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .tiles import (
 )
 from .visible_ranges import key_ranges
 
-# What a tile of queries adds up over its keys: the gradient of q, and sums over each row ``[M]``. grad_q: [M, D];
-# total: of the logits' gradients; past: of those at or past the end of the tables; future: of those at or before
-# their start; near_weight: of the weights between the ends.
+# What a tile of queries sums over its keys. grad_q: [M, D]; the others are sums per row, [M]. total: of the logits'
+# gradients; past: of those at or past the end of the tables; future: of those at or before their start;
+# near_weight: of the weights between the ends.
 Sums = namedtuple("Sums", "grad_q total past future near_weight future_weight")
 
 
-# A tile of queries, and what is loaded once for each. tile: [M, D]; grad: [M, DV]; level: [M]; shared: [M]; grad_row:
-# where the gradients of their rows go.
+# A tile of queries, and what is loaded once for it. tile: [M, D]; grad: [M, DV]; level: [M]; shared: [M]; grad_row: the
+# address of the gradients of their rows.
 Queries = namedtuple("Queries", "tile grad level shared qi ref slope seed grad_row")
 
 
@@ -58,9 +58,9 @@ def _shared_kernel(
 ):  # fmt: skip
     """``shared = grad·out - grad_lse`` for each query, and the level of its logits: their logsumexp in units of log 2.
 
-    A query that sees nothing gets an infinite level, beside which all weights vanish. With a table or rows there are
-    two more levels, each ``levels`` numbers further on: past their end, and before their start, one number would be
-    added to all logits of a query, and is taken off its level instead.
+    A query that sees no key gets an infinite level, so that all its weights are 0. With a table or rows there are two
+    more levels, each ``levels`` numbers further on: beyond the tables, the bias of a query is one number for all
+    keys, so it is subtracted from the query's level instead of being added to each logit.
     """
     tile, bh = tile_and_head()
     b, h = bh // heads, bh % heads
@@ -109,7 +109,7 @@ def _pull_to_queries(
     sums, queries, start, end, streamed, bias, tokens, numbers,
     KIND: tl.constexpr, WANTED: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys of ``[start, end)`` pull at a tile of queries."""
+    """Add the gradients that a tile of queries gets from the keys of ``[start, end)``."""
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
     HEAD_DIM: tl.constexpr = KIND.HEAD_DIM
@@ -125,11 +125,11 @@ def _pull_to_queries(
     q_len, k_len, row_len = numbers.q_len, numbers.k_len, numbers.row_len
     d, dv, columns = tl.arange(0, D), tl.arange(0, DV), tl.arange(0, N)
     rows = tl.arange(0, q_tile.shape[0])
-    # A loop over few tiles is best small, without a pipeline: over those looked up where a table is short, and
-    # over those at the edge of a mask, unless windows or segments make them many.
+    # A loop over few tiles runs best without a pipeline: the tiles to look up in a short table, and the tiles at
+    # the edge of a mask, which are many only with windows or segments.
     EDGE: tl.constexpr = PART == 4 and not (KIND.WINDOWED or KIND.SEGMENTS)
     STAGES: tl.constexpr = 1 if EDGE or (KIND.SHORT and BEYOND == 0) else None
-    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    zero = tl.zeros([], dtype=tl.int64)  # widens the loop index, which may be a Python int
     for n0 in tl.range(start, end, N, num_stages=STAGES):
         kj = n0 + columns
         keys = (k_ptr + (n0 + zero) * k_stride) + (columns[None, :] * k_stride + d[:, None])
@@ -199,19 +199,19 @@ def _attention_bwd_q_kernel(
     numbers, limits, levels,
     KIND: tl.constexpr, WANTED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries: its gradient, that of its rows, and what it pulls at the two ends of a table."""
+    """One tile of queries: the gradients of q and of its rows, and its sums for the two ends of a table."""
     D: tl.constexpr = KIND.D
     DV: tl.constexpr = KIND.DV
     EDGES: tl.constexpr = KIND.COMPLETE or not KIND.ALL_MASKED
     FIRST_EDGE: tl.constexpr = EDGES and (KIND.WINDOWED or KIND.SEGMENTS)
     PAST: tl.constexpr = KIND.TILES_BEYOND
     FUTURE: tl.constexpr = KIND.TILES_BEYOND and not KIND.CAUSAL
-    # The runs of tiles that `key_ranges` tells apart; those that cannot occur are not even compiled.
+    # The runs of tiles that `key_ranges` returns. Loops for runs that cannot occur are not compiled.
     OCCURS: tl.constexpr = (FIRST_EDGE, PAST, True, FUTURE, EDGES)
     ENDS: tl.constexpr = WANTED.TABLE_ENDS or WANTED.ROW
     heads, groups, q_len, row_len = numbers.heads, numbers.groups, numbers.q_len, numbers.row_len
     tile, bh = tile_and_head()
-    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last has most to do
+    tile = tl.num_programs(1) - 1 - tile  # under a causal mask the last tile has the most work
     b, h = bh // heads, bh % heads
     m0 = tile * M
     qi = m0 + tl.arange(0, M)
@@ -279,8 +279,8 @@ def _attention_bwd_q_kernel(
             surplus -= tl.load(grad_lse_ptr + bh64 * q_len + qi, mask=in_rows, other=0.0)
         tl.store(shared_ptr + bh64 * q_len + qi, shared + surplus, mask=in_rows)
         if ENDS:
-            # Weights add up to one, so that those past the end, often most of them, need not be summed. What is left
-            # over where there are none is rounding, and must not reach an entry that no query sees.
+            # Weights sum to one, so the weights past the end, often most of them, need not be summed. Without any
+            # such weight, the remainder is a rounding error and must not change an entry that no query sees.
             past_weight = 1.0 - near_weight - future_weight
             past -= surplus * tl.where((past == 0.0) | (past_weight < 1e-5), 0.0, past_weight)
             future -= surplus * future_weight

@@ -1,19 +1,19 @@
-"""One launch that turns q and k: the rotation as fast as memory allows.
+"""Rotate q and k in one launch, at the speed of a memory copy.
 
-Turning a pair takes six operations and moves eight bytes of bfloat16, far below what would keep a
-GPU's arithmetic busy, so the kernel's speed is that of copying q and k. Four things get it there:
+Rotating a pair takes six operations and moves eight bytes of bfloat16: the kernel is bound by memory and as fast
+as copying q and k. Four choices make it so:
 
-* A program takes ``BLOCK_SEQ`` tokens × ``BLOCK_HEADS`` heads. A row of cos and sin is read once and kept
+* A program takes ``BLOCK_SEQ`` tokens × ``BLOCK_HEADS`` heads. A row of cos and sin is read once and stays
   in registers for all those heads; read for each head, it would be twice the bytes of the head itself.
 * Every access is 16 bytes along the head, in both layouts: pairs half a head apart are two vectors;
-  neighbouring pairs are loaded as they lie and parted in registers.
-* All heads are loaded before the first is stored. The compiler cannot tell that output and input
-  are different memory, and would otherwise wait for each head in turn.
-* Programs of all batch rows at the same tokens run side by side, so a table that the rows share
-  comes from memory once.
+  neighbouring pairs are loaded as one vector and split in registers.
+* All heads are loaded before the first is stored. The compiler cannot prove that output and input
+  do not overlap, and would otherwise wait for each head in turn.
+* Programs of all batch rows at the same tokens run at the same time, so a table that the rows share
+  is read from memory once.
 
-Arithmetic is float32 without contraction to fused multiply-adds: each result is the one of
-`rotate_pairs_reference`, bit for bit.
+Arithmetic is float32 without contraction to fused multiply-adds, so each result equals that of
+`rotate_pairs_reference` bit for bit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Turn = namedtuple(
 )
 
 
-# Of q or of k.
+# The pointers of q or of k.
 Pointers = namedtuple("Pointers", "x out cos sin")
 
 
@@ -53,7 +53,7 @@ def _turn_tile(
     pointers, x_strides, out_strides, table_rows, batch_index, first_token, first_head, heads, seq,
     TURN: tl.constexpr,
 ):  # fmt: skip
-    """Turn BLOCK_SEQ tokens of BLOCK_HEADS heads; batch_index and first_token are int64."""
+    """Rotate BLOCK_SEQ tokens of BLOCK_HEADS heads; batch_index and first_token are int64."""
     HEAD_DIM: tl.constexpr = TURN.HEAD_DIM
     PAIRS: tl.constexpr = TURN.PAIRS
     INTERLEAVED: tl.constexpr = TURN.INTERLEAVED
@@ -64,7 +64,7 @@ def _turn_tile(
     BLOCK_PAIRS: tl.constexpr = TURN.BLOCK_PAIRS
     BLOCK_REST: tl.constexpr = TURN.BLOCK_REST
     x_ptr, out_ptr, cos_ptr, sin_ptr = pointers
-    # Strides of 8 · 9 elements are no multiple of 16, the only alignment the compiler looks for.
+    # The compiler only detects multiples of 16; a stride of 8 · 9 elements must be shown as a multiple of 8.
     x_stride_head = x_strides.head // ALIGNMENT * ALIGNMENT
     x_stride_seq = x_strides.token // ALIGNMENT * ALIGNMENT
     x_stride_batch = x_strides.batch // ALIGNMENT * ALIGNMENT
@@ -75,7 +75,7 @@ def _turn_tile(
     token = first_token + tl.arange(0, BLOCK_SEQ)[:, None]  # [BLOCK_SEQ, 1]
     pair = tl.arange(0, BLOCK_PAIRS)[None, :]  # [1, BLOCK_PAIRS]
     channel = tl.arange(0, 2 * BLOCK_PAIRS)[None, :]  # [1, 2 · BLOCK_PAIRS]
-    rest = tl.arange(0, BLOCK_REST)[None, :]  # [1, BLOCK_REST]: the channels that do not turn
+    rest = tl.arange(0, BLOCK_REST)[None, :]  # [1, BLOCK_REST]: the channels that are not rotated
     is_pair, is_channel, is_rest = pair < PAIRS, channel < 2 * PAIRS, rest < HEAD_DIM - 2 * PAIRS
 
     table_offset = (batch_index * table_rows + token) * PAIRS + pair
@@ -159,16 +159,16 @@ def _rope_turn_kernel(
 
 
 class Tiling(NamedTuple):
-    """How the work is cut: a program takes ``block_seq`` tokens of ``block_heads`` heads."""
+    """The size of a program: it takes ``block_seq`` tokens of ``block_heads`` heads."""
 
     block_seq: int
     block_heads: int
     num_warps: int
 
 
-# Where heads turn whole, a thread that loads 64 bytes before it stores any takes 48 registers, so about twenty
-# programs of two warps share a multiprocessor and keep 80 KiB in flight, more than memory latency needs. Larger ones
-# read cos and sin less often, which the L2 cache makes cheap, and a short launch waits longer for the last of them.
+# Where all channels are rotated, a thread that loads 64 bytes before it stores any takes 48 registers, so about twenty
+# programs of two warps share a multiprocessor and have 80 KiB in flight, more than memory latency needs. Larger
+# programs read cos and sin less often, but the L2 cache makes that cheap, and a short launch waits longer for the last.
 _BYTES_PER_THREAD = 64
 _NUM_WARPS = 2
 _MAX_BLOCK_SEQ = 64
@@ -181,16 +181,16 @@ _ENOUGH_PROGRAMS = 512
 def choose_tiling(
     *, batch: int, heads: int, seq: int, head_dim: int, pairs: int, itemsize: int, copy_rest: bool
 ) -> Tiling:
-    """Sizes from three rules, in this order.
+    """Choose sizes by three rules, in this order.
 
     1. Tokens: as many as give every thread one 16-byte vector of the first members of the pairs.
     2. Heads: as many as fit the bytes a thread may hold, since each saves reading cos and sin again.
-    3. Where that leaves too few programs to fill the device, fewer heads each; where there are fewer
+    3. If these give too few programs to fill the device, fewer heads per program; if there are fewer
        tokens than rule 1 asks for (decoding), fewer warps.
 
     Args:
         heads: Of q and k together.
-        copy_rest: Whether channels that do not turn are moved as well.
+        copy_rest: Whether channels that are not rotated are copied as well.
     """
     block_pairs = triton.next_power_of_2(pairs)
     lanes_per_token = max(1, block_pairs * itemsize // 16)
@@ -212,14 +212,14 @@ def turn(
     q_cos: Tensor, q_sin: Tensor, k_cos: Tensor, k_sin: Tensor,
     *, interleaved: bool, inverse: bool, tiling: Tiling | None = None,
 ) -> None:  # fmt: skip
-    """Write the turned q and k into ``q_out`` and ``k_out``, which may be q and k themselves.
+    """Write the rotated q and k into ``q_out`` and ``k_out``, which may be q and k themselves.
 
-    Nothing is checked here: all of q, k and the outputs have one dtype, one device, one head_dim and unit
-    stride along it; the tables are contiguous float32 ``[batch or 1, seq, pairs]``. ``k`` may
+    Nothing is checked here: q, k and the outputs must have one dtype, one device, one head_dim and unit
+    stride along it; the tables must be contiguous float32 ``[batch or 1, seq, pairs]``. ``k`` may
     have no heads.
 
     Args:
-        inverse: Turn the other way, which is the gradient.
+        inverse: Rotate by the negative angle, which is the gradient.
         tiling: Sizes to use instead of `choose_tiling`'s, for measurements.
     """
     if q.numel() + k.numel() == 0:

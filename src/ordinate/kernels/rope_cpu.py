@@ -1,10 +1,10 @@
 """The rotation on the CPU in one pass over memory, compiled by Numba.
 
-PyTorch's operations read and write memory once each, and a rotation of bfloat16 takes five of them: widen,
-two products, their sum, narrow. Here a head is read, turned in float32, rounded once and written. Sums are fused
-multiply-adds, as those of PyTorch's `addcmul` are on most processors, so that the result is the same to the bit.
+Each PyTorch operation reads and writes memory once, and a rotation of bfloat16 takes five of them: widen, two products,
+their sum, narrow. Here a head is read, rotated in float32, rounded once and written. Sums are fused multiply-adds,
+like those of PyTorch's `addcmul` on most processors, so the result is bitwise the same.
 
-Run-time shape checks wrap functions in others that Numba cannot read, hence ``@no_type_check``.
+Numba cannot compile functions that run-time shape checks have wrapped, hence ``@no_type_check``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import torch
 from numba.extending import intrinsic
 from torch import Tensor
 
-# What a thread must have to do for it to be worth its start.
+# With fewer channels, starting a thread takes longer than it saves.
 _CHANNELS_PER_THREAD = 2**18
-# Threads do not survive a fork. A pool of one's own can be made again; OpenMP would wait for its own for ever.
+# Threads do not survive a fork. The thread pool here can be recreated; OpenMP would wait for its threads forever.
 _PROCESS = os.getpid()
 
 
 def turn(
     x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, threads: int | None = None
 ) -> None:
-    """Turn ``x`` into ``out``, ``[batch, heads, seq, head_dim]`` of bfloat16 or float32 each.
+    """Rotate ``x`` into ``out``, both ``[batch, heads, seq, head_dim]`` in bfloat16 or float32.
 
     Args:
         x, out: With unit stride along head_dim.
         cos, sin: float32 ``[batch or 1, 1, seq, pairs]``.
-        threads: Default as many as pay, of those that PyTorch may use.
+        threads: Default: as many as save time, at most the number that PyTorch may use.
     """
     if x.numel() == 0:
         return
@@ -45,7 +45,7 @@ def turn(
     cos, sin = cos.contiguous(), sin.contiguous()
     memory = [_flat(tensor) for tensor in (x, out, cos, sin)]
     table = (cos.stride(0) if cos.shape[0] > 1 else 0, 0, cos.stride(2))
-    # In the order in which heads lie in x.
+    # Loop in the memory order of x.
     order = sorted(zip(x.stride()[:3], x.shape[:3], out.stride()[:3], table, strict=True), reverse=True)
     x_strides, sizes, out_strides, table_strides = zip(*order, strict=True)
     told = (*sizes, *x_strides, *out_strides, *table_strides, x.shape[-1], cos.shape[-1])
@@ -70,9 +70,9 @@ def _flat(x: Tensor) -> np.ndarray:
 
 @functools.cache
 def _team() -> Any:
-    """PyTorch's own threads: the entry to the OpenMP library it brings, or None where it has another kind.
+    """The OpenMP library of PyTorch, to run on PyTorch's own threads; None where PyTorch uses other threads.
 
-    They stay awake for a while after each of its operations, and threads beside them would have to share their cores.
+    PyTorch's threads spin for a while after each operation, so other threads would compete with them for cores.
     """
     if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
@@ -90,8 +90,8 @@ def _team() -> Any:
 
 def _run_in_team(share: int, memory: list[np.ndarray], numbers: np.ndarray, shares: int) -> None:
     addresses = [number for array in memory for number in (array.ctypes.data, array.size)]
-    told = np.concatenate((np.array(addresses, dtype=np.int64), numbers))
-    _team().GOMP_parallel(share, told.ctypes.data, shares, 0)
+    arguments = np.concatenate((np.array(addresses, dtype=np.int64), numbers))
+    _team().GOMP_parallel(share, arguments.ctypes.data, shares, 0)
 
 
 def _run_in_pool(
@@ -109,7 +109,7 @@ def _run_in_pool(
 def _submit(function: Callable[..., None], *arguments: Any) -> Future[None]:
     try:
         return _pool().submit(function, *arguments)
-    except RuntimeError:  # the interpreter is ending, and starts no more threads
+    except RuntimeError:  # the interpreter is shutting down and starts no threads
         function(*arguments)
         done: Future[None] = Future()
         done.set_result(None)
@@ -121,7 +121,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ordinate")
 
 
-if hasattr(os, "register_at_fork"):  # where processes fork; threads do not survive it
+if hasattr(os, "register_at_fork"):  # on systems with fork: the child must start its own threads
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
@@ -145,7 +145,7 @@ def _widen(bits):
 @numba.njit
 @no_type_check
 def _narrow(value):
-    """To the nearest bfloat16, ties to even: half a unit is added, less a bit where the result is even."""
+    """Round to the nearest bfloat16, ties to even: add half a unit, less one bit where the result is even."""
     bits = np.float32(value).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.uint16(rounded if value == value else np.uint32(0x7FC0))
@@ -159,7 +159,7 @@ def _same(value):
 
 @functools.cache
 def _kernel(bfloat16: bool, interleaved: bool) -> Callable[..., None]:
-    """Turns heads ``first`` to ``last``, counted along three axes; ``numbers`` has their sizes and strides."""
+    """Rotates heads ``first`` to ``last``, counted along three axes; ``numbers`` has their sizes and strides."""
     widen, narrow = (_widen, _narrow) if bfloat16 else (_same, _same)
     step = 2 if interleaved else 1
     multiply_add: Any = _multiply_add
@@ -196,7 +196,7 @@ def _kernel(bfloat16: bool, interleaved: bool) -> Callable[..., None]:
 @intrinsic
 @no_type_check
 def _pointer(typing, address):
-    """To what lies at an address."""
+    """A pointer to the data at an address."""
 
     def emit(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(numba.types.voidptr))
@@ -206,7 +206,7 @@ def _pointer(typing, address):
 
 @functools.cache
 def _share_of_team(bfloat16: bool, interleaved: bool) -> Any:
-    """A C function that does a thread's share, told everything in one array of integers."""
+    """A C function that does one thread's share; its only argument is one array of integers."""
     kernel, pointer = _kernel(bfloat16, interleaved), _pointer
     member, members = _team().omp_get_thread_num, _team().omp_get_num_threads
     channel = np.uint16 if bfloat16 else np.float32

@@ -1,8 +1,8 @@
-"""``rows = features · table``: the numbers a content-dependent bias looks up, one row of them for each token.
+"""``rows = features · table``: one row per token of the numbers that a content-dependent bias looks up.
 
-PyTorch would turn the features to float32 first and then multiply them, and again for both gradients, without tensor
-cores. Here features are read as they are, and the product of a feature of 16 bits with a float32 is made of three for
-tensor cores, as close to float64 as one in float32. Features in float32 are multiplied without them.
+PyTorch would first convert the features to float32, then multiply without tensor cores, and the same for both
+gradients. Here features are read in their own dtype. 16-bit features are multiplied with the float32 table by three
+tensor-core products, as close to float64 as one product in float32; float32 features use no tensor cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _project_kernel(
     heads, tokens, entries, factor,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of tokens of one head, against all entries of the table."""
+    """The rows of one tile of tokens of one head, with all entries of the table."""
     tile, bh = tile_and_head()
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
     features_ptr += b64 * features_strides.batch + h64 * features_strides.head
@@ -54,7 +54,7 @@ def _features_gradient_kernel(
     heads, tokens, entries, factor,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of tokens of one head."""
+    """The gradient of the features for one tile of tokens of one head."""
     tile, bh = tile_and_head()
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)
     grad_features_ptr += b64 * grad_strides.batch + h64 * grad_strides.head
@@ -82,7 +82,7 @@ def _table_gradient_kernel(
     heads, tokens, entries, factor, run, runs,
     RANK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``sums[batch · heads · runs, entries, rank]``: a block of them, over the tokens of one run of one head."""
+    """``sums[batch · heads · runs, entries, rank]``: one block of entries, over the tokens of one run of one head."""
     block, rest = tile_and_head()
     part, bh = rest % runs, rest // runs
     b64, h64, bh64 = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64), bh.to(tl.int64)

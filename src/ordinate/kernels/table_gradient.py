@@ -1,8 +1,8 @@
-"""The gradient of a distance table, for positions that are the indices themselves.
+"""The gradient of a distance table, for positions that equal the indices.
 
-Tiles along one diagonal of the logits see the same distances in the same places, so their gradients
-are added up as whole tiles, in registers, over all the queries of a run. Only then are the tile's own
-diagonals summed, once. No two programs write to one place: the result does not depend on their order.
+All tiles on one diagonal of the logits have the same distances at the same places. So the kernel adds their
+gradients tile by tile, in registers, over all queries of a run, and sums the diagonals within the tile
+once at the end. No two programs write to one address, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .tiles import (
 
 @triton.jit
 def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, LOOK: tl.constexpr):
-    """Whether some query and some key of a tile may. LOOK where the answer is not always that they do.
+    """Whether some query and some key of a tile may share a segment. Without LOOK, the answer is always yes.
 
-    Most tiles of a diagonal lie between two sequences.
+    With packed sequences, most tiles of a diagonal lie between two sequences and can be skipped.
     """
     if LOOK:
         q_segment = tl.load(q_segment_ptr + tl.minimum(qi, q_len - 1))
@@ -46,7 +46,7 @@ def _share_a_segment(q_segment_ptr, k_segment_ptr, qi, kj, q_len, k_len, LOOK: t
 def _of_one_segment(
     q_segment_ptr, k_segment_ptr, start, end, shift, q_len, k_len, M: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
-    """The first run of tiles in ``[start, end)`` that are of one segment alone."""
+    """The first run of tiles in ``[start, end)`` that have only one segment."""
     TILES: tl.constexpr = 1024 // N
     full_start, full_end = end, end
     for begin in range(start, end, TILES * M):
@@ -58,12 +58,12 @@ def _of_one_segment(
     return full_start, full_end
 
 
-# Where the tiles of a diagonal lie. shift: from a tile's first query to its first key; distance: of a tile's first
-# query and first key.
+# The tiles of a diagonal. shift: from the index of a tile's first query to that of its first key; distance: of a
+# tile's first query and first key.
 Diagonal = namedtuple("Diagonal", "shift distance")
 
 
-# The tensors of one head: where they start, and strides from token to token.
+# The tensors of one head: start addresses, and strides between tokens.
 Head = namedtuple("Head", "q k v grad level shared q_stride k_stride v_stride grad_stride slope seed")
 
 
@@ -97,7 +97,7 @@ def _pull_to_diagonal(
     q_len, k_len = numbers.q_len, numbers.k_len
     d, dv = tl.arange(0, D), tl.arange(0, DV)
     rows, columns = tl.arange(0, M), tl.arange(0, N)
-    zero = tl.zeros([], dtype=tl.int64)  # widens a loop's index, which may be a plain number
+    zero = tl.zeros([], dtype=tl.int64)  # widens the loop index, which may be a Python int
     for m0 in tl.range(start, end, M, num_stages=1 if MASKED else None):
         qi = m0 + rows
         kj = m0 + shift + columns
@@ -176,15 +176,15 @@ def _table_grad_kernel(
     )  # fmt: skip
 
     shift = k_len - q_len - distance  # from a tile's first query to its first key
-    # Queries whose tile of keys is not wholly before the first or after the last key.
+    # Skip queries whose tile of keys lies completely before the first or after the last key.
     start = tl.maximum(part * run, tl.cdiv(tl.maximum(-shift - N + 1, 0), M) * M)
     q_end = tl.minimum(part * run + run, q_len)
     end = tl.maximum(tl.minimum(q_end, k_len - shift), start)
-    # Of these, tiles that are full of queries, of keys and of pairs that are seen.
+    # Among these, the tiles without padding and without hidden pairs: they need no mask.
     full_start = tl.minimum(tl.maximum(start, tl.cdiv(tl.maximum(-shift, 0), M) * M), end)
     last_full = tl.minimum(q_end - M, k_len - shift - N)
     full_end = full_start + tl.maximum(last_full + M - full_start, 0) // M * M
-    lowest, highest = -q_len, k_len  # of the distances that are seen
+    lowest, highest = -q_len, k_len  # bounds of the visible distances
     if KIND.CAUSAL:
         lowest = 0
     if KIND.WINDOWED:
@@ -228,10 +228,10 @@ def _fold_table_kernel(
     heads, q_len, batch, table_len, table_lo, first_diagonal, diagonals, rows,
     SUMS: tl.constexpr, ENDS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Entries of one head's gradient: with ENDS the two ends from all queries, the others from ``SUMS``.
+    """Write entries of one head's gradient: with ENDS the two ends from all queries, the others from ``SUMS``.
 
-    These are ``"diagonals"``, or, where positions are data, ``"tables"`` to be added up or ``"none"``, for they are
-    in the table already. There are few programs, so each loads much at a time.
+    SUMS is ``"diagonals"``, or, where positions are data, ``"tables"`` to be summed, or ``"none"`` if the entries
+    are in the table already. There are few programs, so each loads much at a time.
     """
     ROWS: tl.constexpr = 16
     QUERIES: tl.constexpr = 4096
@@ -266,7 +266,7 @@ def _fold_table_kernel(
     else:
         total = tl.load(place, mask=inside, other=0.0)
     if ENDS:
-        # Only the programs that hold an end have queries to add up.
+        # Only programs that hold an end entry sum over queries.
         past = tl.zeros([QUERIES], dtype=tl.float32)
         future = tl.zeros([QUERIES], dtype=tl.float32)
         if (block == 0) | (block == tl.num_programs(1) - 1):

@@ -1,4 +1,4 @@
-"""Which tiles of queries and keys see each other, where segments or positions are data."""
+"""Which tiles of queries and keys may see each other, where segments or positions are data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _tile_ranges_kernel(
 ):  # fmt: skip
     """One tile of queries against all tiles of keys, or the other way round, BLOCK at a time.
 
-    RANGE numbers for it, counted in tiles of the other side: from ``start`` to ``end`` are all that share a segment
-    with it, which is to say that what their segments are called overlaps; from ``full_start`` to ``full_end`` all are
-    of one segment, and it is too; of those that share one, those before ``leading_end`` lie beyond the tables on one
-    side, those from ``trailing_start`` on on the other.
+    Writes RANGE numbers for this tile, counted in tiles of the other side. ``[start, end)`` holds all tiles that may
+    share a segment with it: their ranges of segment ids overlap. ``[full_start, full_end)``: these tiles and this
+    tile have one and the same segment. Of the tiles in ``[start, end)``, those before ``leading_end`` lie beyond the
+    tables on one side, those from ``trailing_start`` on the other side.
     """
     tile, b = tile_and_head()
     b64 = b.to(tl.int64)
@@ -45,7 +45,9 @@ def _tile_ranges_kernel(
             own_pos_ptr, other_pos_ptr = k_pos_ptr, q_pos_ptr
         own_first, own_last = tile_bounds(own_pos_ptr, own * OWN, own_len, OWN)
 
-    others = tl.cdiv(other_len, OTHER) + tl.zeros([], dtype=tl.int32)  # a length of 1 is no variable
+    others = tl.cdiv(other_len, OTHER) + tl.zeros(
+        [], dtype=tl.int32
+    )  # Triton specializes a length of 1 to a constant
     start, end = others, others * 0
     full_start, full_end = others, others
     leading_end, trailing_start = others, others * 0
@@ -62,7 +64,7 @@ def _tile_ranges_kernel(
         full_start, full_end = first_run(full_start, full_end, same, number, others)
         if FAR:
             first, last = tile_bounds(other_pos_ptr, number * OTHER, other_len, OTHER)
-            if OF_QUERIES:  # the keys before a query are its past
+            if OF_QUERIES:  # the keys before a query are its past (positive distances)
                 leads, trails = own_first - last >= far_hi, own_last - first <= far_lo
             else:
                 leads, trails = last - own_first <= far_lo, first - own_last >= far_hi

@@ -1,8 +1,8 @@
-"""What all attention kernels do to one tile of logits: bias, mask, dropout, and where tiles differ.
+"""Helpers of all attention kernels for one tile of logits: bias, mask, dropout, and runs of tiles.
 
-Logits are kept in units of log 2, so that exp2 and log2 serve. Query indices ``qi`` and key indices
-``kj`` come shaped to broadcast, ``[M, 1]`` and ``[1, N]`` or the other way round, so the same code
-serves tiles of either orientation.
+Logits are in units of log 2, so that kernels can use exp2 and log2. Query indices ``qi`` and key indices
+``kj`` are shaped to broadcast, ``[M, 1]`` and ``[1, N]`` or the other way round, so the same code
+works for tiles of either orientation.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import triton.language as tl
 from .arguments import BiasPointers, Pairs, Tokens
 
 LOG2E = tl.constexpr(1.4426950408889634)
-#: How many numbers `tile_ranges` has for a tile.
+#: How many numbers `tile_ranges` writes per tile.
 RANGE = tl.constexpr(6)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
 def tile_and_head():
-    """Which tile of which head of which sequence a program has.
+    """The tile of a program, and its index of batch and head.
 
-    Programs start in the order of the first axis. With the heads along it, the same tile of all of them comes first,
-    so that those with most to do lead; and it is the only axis that may be longer than 65,535.
+    Programs start in the order of the first grid axis. The heads are on this axis, so the tiles with the most work of
+    all heads start first; it is also the only axis that may be longer than 65,535.
     """
     return tl.program_id(1), tl.program_id(0)
 
 
 @triton.jit
 def bias_of_head(bias, strides, b64, h64, numbers):
-    """The bias of one head of one sequence; of several heads, as ``[M, 1]``, where a tile is PACKED."""
+    """The bias pointers of one head of one sequence; with PACKED those of several heads, as ``[M, 1]``."""
     return BiasPointers(
         bias.slopes,
         bias.table + h64 * numbers.table_len,
@@ -58,9 +58,9 @@ def tokens_of_sequence(tokens, strides, b64, window):
 
 @triton.jit
 def lookup(pointers):
-    """Load a tile of scattered float32 numbers straight into registers.
+    """Load a tile of scattered float32 numbers directly into registers.
 
-    A plain load would be pipelined: the tile would go through shared memory, which keys and values need.
+    Triton would pipeline a `tl.load`: the tile would take shared memory that keys and values need.
     """
     if INTERPRETED:
         return tl.load(pointers)
@@ -73,22 +73,22 @@ def lookup(pointers):
 
 @triton.jit
 def entries_of(table_ptr, distance, queries, keys, N: tl.constexpr):
-    """Where a tile finds its distances in a table that has them all.
+    """The addresses of a tile's distances in a table that has every visible distance.
 
     Args:
-        distance: From the tile's first key to its first query, counted from the table's first entry.
+        distance: Of the tile's first query and first key, counted from the table's first entry.
         queries, keys: Counted from the tile's first, shaped to broadcast. There are N keys.
 
-    A thread's pairs lie a fixed way from each other, and pairs along a diagonal at one place. Written as a sum of
-    one address, queries and keys counted backwards, the compiler sees both: it loads each place once, by one address.
+    The pairs of a thread have constant address differences, and all pairs on a diagonal have one address. Written as
+    one address + queries + keys counted backwards, the compiler sees both and loads each entry once, from one address.
     """
-    backwards = (keys ^ (N - 1)).to(tl.int64)  # N - 1 - keys, for N is a power of two
+    backwards = (keys ^ (N - 1)).to(tl.int64)  # N - 1 - keys, because N is a power of two
     return (table_ptr + (distance - (N - 1))) + (queries.to(tl.int64) + backwards)
 
 
 @triton.jit
 def pairs_of(qi, kj, tokens, ref, numbers, KIND: tl.constexpr):
-    """Indices with their positions less ``ref``, small enough for int32. Aligned positions are the indices."""
+    """Indices, and positions minus ``ref``, which fit in int32. Aligned positions are the indices."""
     q_len, k_len = numbers.q_len, numbers.k_len
     if KIND.ALIGNED:
         return Pairs(qi, kj, qi + (k_len - q_len) - ref, kj - ref)
@@ -100,10 +100,10 @@ def pairs_of(qi, kj, tokens, ref, numbers, KIND: tl.constexpr):
 
 @triton.jit
 def counted_times(factor, offsets, first):
-    """Aligned positions in float32, times a factor: counted up from a tile's first.
+    """``factor · (first + offsets)`` in float32, for aligned positions.
 
-    Turning an integer into a float takes as long as an exponential, and a thread holds half as many
-    columns as logits. What depends on the offsets alone is the same for all tiles, and leaves their loop.
+    Converting an integer to float takes as long as an exponential, and a thread holds half as many columns as logits.
+    The term of ``offsets`` is the same for all tiles, so the compiler moves it out of their loop.
     """
     return factor * offsets.to(tl.float32) + factor * (first + tl.zeros([], dtype=tl.int32)).to(
         tl.float32
@@ -112,7 +112,7 @@ def counted_times(factor, offsets, first):
 
 @triton.jit
 def line_over_keys(pairs, columns, first, slope, KIND: tl.constexpr):
-    """What a linear bias adds to the logits of a tile whose keys are its columns, but for `row_term`."""
+    """The linear bias of a tile whose columns are keys, without `row_term`."""
     if not KIND.LINEAR:
         return 0.0
     elif KIND.SYMMETRIC or not KIND.ALIGNED:
@@ -127,17 +127,17 @@ def line_over_keys(pairs, columns, first, slope, KIND: tl.constexpr):
 
 @triton.jit
 def between(q_pos, k_pos):
-    """How far keys are before queries, where positions are data, in float32.
+    """Distances in float32, where positions are data.
 
-    Subtracted as integers: a tile may hold the end of a long sequence beside the start of another, far from each other
-    though none of its pairs that see each other is, and rounded one by one its positions would not be told apart.
+    The subtraction is in integers: a tile may hold the end of a long sequence and the start of another one. These
+    positions are far apart, although no visible pair is, and float32 would round neighbouring positions to one number.
     """
     return (q_pos - k_pos).to(tl.float32)
 
 
 @triton.jit
 def reference_position(index, pos_ptr, shift, ALIGNED: tl.constexpr):
-    """The position at an index: what the other positions of its tile are counted from."""
+    """The position at an index, which is subtracted from all positions of its tile."""
     if ALIGNED:
         return index + shift
     else:
@@ -148,7 +148,7 @@ def reference_position(index, pos_ptr, shift, ALIGNED: tl.constexpr):
 def tanh(x):
     # 1 - 2/(e^2x + 1), with the exponential bounded so that it cannot overflow.
     far = 1.0 - 2.0 / (tl.exp2(tl.minimum(x, 20.0) * (2.0 * LOG2E)) + 1.0)
-    # Near 0 that difference cancels; the polynomial x + x^3 p(x^2) of Cephes (Moshier 1989) does not.
+    # Near 0 the subtraction above cancels; the polynomial x + x^3 p(x^2) of Cephes (Moshier 1989) does not.
     z = x * x
     p = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
     near = x + x * z * (p * z - 3.33332819422e-1)
@@ -170,17 +170,15 @@ def tile_logits(
     scores, pairs, line, entries, bias, numbers,
     KIND: tl.constexpr, BEYOND: tl.constexpr, ADDRESSED: tl.constexpr,
 ):  # fmt: skip
-    """Scaled scores plus bias, but for what is one number for a whole row of the tile.
-
-    Of a linear bias that is `row_term`.
+    """Scaled scores plus bias, without the terms that are one number per query: `row_term` and `term_beyond`.
 
     Args:
-        entries: The tile's addresses in the table, where it is ADDRESSED.
-        BEYOND: On which side of the tables all of a tile's distances lie: 1 past their end, -1 before their start, 0
-            neither, so that each must be looked up. Where it is not 0, a table and rows of queries have one number for
-            the whole row, `term_beyond`.
+        entries: With ADDRESSED, the tile's addresses in the table.
+        BEYOND: Where all of a tile's distances lie: 1 past the end of the tables, -1 before their start, 0 neither:
+            then each distance must be looked up. If not 0, a table and rows of queries add one number per query,
+            `term_beyond`.
 
-    With PACKED the rows are of several heads: what is a number for each key otherwise is then one for each pair.
+    With PACKED the rows belong to several heads, so a number per key becomes a number per pair.
     """
     qi, kj, q_pos, k_pos = pairs
     if KIND.SOFTCAP:
@@ -204,7 +202,7 @@ def tile_logits(
         entry = tl.minimum(tl.maximum(q_pos - k_pos - numbers.row_lo, 0), numbers.row_len - 1)
         row = bias.row + tl.minimum(qi, numbers.q_len - 1).to(tl.int64) * numbers.row_len
         logits += lookup(row + entry) * LOG2E
-    if KIND.KEY_ROW:  # as long as the rows of queries, and looked up from the other side
+    if KIND.KEY_ROW:  # rows of keys have the length of the rows of queries
         row = bias.key_row + tl.minimum(kj, numbers.k_len - 1).to(tl.int64) * numbers.row_len
         if BEYOND == 1:
             row += numbers.row_len - 1
@@ -222,7 +220,7 @@ def term_beyond(
     qi, q_len, table_ptr, table_len, row_ptr, row_len,
     TABLE: tl.constexpr, ROW: tl.constexpr, BEYOND: tl.constexpr,
 ):  # fmt: skip
-    """What a table and rows of queries add to all logits of a query past their end (BEYOND 1) or before them (-1)."""
+    """The bias of a query by table and rows at all distances past their end (BEYOND 1) or before their start (-1)."""
     term = 0.0
     if TABLE and BEYOND != 0:
         term += tl.load(table_ptr + (table_len - 1 if BEYOND == 1 else 0)) * LOG2E
@@ -234,7 +232,7 @@ def term_beyond(
 
 @triton.jit
 def level_beyond(level_ptr, levels, KIND: tl.constexpr, BEYOND: tl.constexpr):
-    """The address of the levels less `term_beyond`; of the levels as they are where that is nothing."""
+    """The address of the levels minus `term_beyond`, or of the plain levels where there is no such term."""
     if (KIND.TABLE or KIND.ROW) and BEYOND != 0:
         level_ptr += levels
         if BEYOND == -1:
@@ -244,7 +242,10 @@ def level_beyond(level_ptr, levels, KIND: tl.constexpr, BEYOND: tl.constexpr):
 
 @triton.jit
 def row_term(q_pos, slope, KIND: tl.constexpr):
-    """What a linear bias at aligned positions takes off a row: cancels in the softmax, not in its logsumexp."""
+    """The term of a linear bias at aligned positions that is subtracted from a row.
+
+    It cancels in the softmax, but not in the logsumexp.
+    """
     if KIND.LINEAR and KIND.ALIGNED and not KIND.SYMMETRIC:
         return slope * LOG2E * q_pos.to(tl.float32)
     else:
@@ -278,7 +279,7 @@ def visible(qi, kj, tokens, numbers, KIND: tl.constexpr):
 
 @triton.jit
 def tile_bounds(values_ptr, starts, length, SIZE: tl.constexpr):
-    """The least and the greatest value in each of some tiles of SIZE tokens, of which some may be beyond the last."""
+    """The least and the greatest value in each of several tiles of SIZE tokens; tiles may lie beyond the last token."""
     tokens = starts[:, None] + tl.arange(0, SIZE)[None, :]
     values = tl.load(values_ptr + tl.minimum(tl.maximum(tokens, 0), length - 1))
     return tl.min(values, 1), tl.max(values, 1)
@@ -286,9 +287,9 @@ def tile_bounds(values_ptr, starts, length, SIZE: tl.constexpr):
 
 @triton.jit
 def first_run(start, end, holds, numbers, last):
-    """From where to where something holds for the first time, given that for the numbers before these.
+    """Update the first run ``[start, end)`` in which ``holds`` is true with the next ``numbers``.
 
-    Nothing found yet is a run from ``last`` to ``last``, beyond which numbers do not count.
+    Before anything is found the run is ``[last, last)``. Numbers from ``last`` on do not count.
     """
     start = tl.minimum(start, tl.min(tl.where(holds, numbers, last), 0))
     broken = (numbers > start) & (numbers < last) & (holds == 0)
@@ -299,7 +300,7 @@ def first_run(start, end, holds, numbers, last):
 def dropout_factors(qi, kj, seed, dropout_p):
     """0 or 1 / (1 - dropout_p) for each pair, the same in every kernel.
 
-    Philox takes queries and keys as two counters: one number for each pair would soon leave int32.
+    Philox takes queries and keys as two counters: one index per pair would overflow int32.
     """
     first, second = qi + tl.zeros_like(kj), kj + tl.zeros_like(qi)
     bits, _, _, _ = tl.philox(seed, first, second, tl.zeros_like(first), tl.zeros_like(first))

@@ -1,4 +1,4 @@
-"""Which keys a tile of queries sees, and which queries a tile of keys: where the mask and the tables begin and end."""
+"""Which keys a tile of queries sees, which queries see a tile of keys, and which of them lie beyond the tables."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .tiles import RANGE
 def key_ranges(
     m0, range_ptr, tile, numbers, limits, M: tl.constexpr, N: tl.constexpr, KIND: tl.constexpr
 ):  # fmt: skip
-    """Where the keys of a query tile change their nature, as multiples of N, or at the end of those it sees.
+    """Split the keys of a query tile into runs that need a mask, a lookup, or neither.
 
-    Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``: tiles outside of
-    ``[start, end)`` are invisible, tiles inside ``[full_start, full_end)`` need no mask, and of those the
-    ones before ``past_end`` lie beyond the tables' end and the ones from ``future_start`` before their start.
-    With ALL_MASKED every tile needs a mask; all are inside then, unless the table is COMPLETE.
+    Returns ``start <= full_start <= past_end <= future_start <= full_end <= end``, each a multiple of N or the end of
+    the visible keys. Tiles outside ``[start, end)`` are invisible; tiles inside ``[full_start, full_end)`` need no
+    mask. Of the latter, those before ``past_end`` lie past the tables' end, those from ``future_start`` before
+    their start. With ALL_MASKED every tile needs a mask; then all are inside, unless the table is COMPLETE.
     """
     q_len, k_len = numbers.q_len, numbers.k_len
-    first = m0 + k_len - q_len  # the key level with the tile's first query
+    first = m0 + k_len - q_len  # the key aligned with the tile's first query
     last = first + M - 1
     start, end = 0, k_len
     full_start, full_end = 0, k_len // N * N
@@ -46,7 +46,7 @@ def key_ranges(
     if KIND.SEGMENTS:  # a segment may end before the window begins
         full_end = tl.minimum(full_end, end)
     full_end = tl.maximum(full_end, full_start)
-    if KIND.COMPLETE:  # a table has no entries for queries beyond the last
+    if KIND.COMPLETE:  # the table has no entries for padding queries
         full_end = tl.where(m0 + M > q_len, full_start, full_end)
     past_end, future_start = full_start, full_end
     if KIND.TILES_BEYOND:
@@ -67,18 +67,18 @@ def key_ranges(
 def query_ranges(
     n0, range_ptr, tile, numbers, limits, M: tl.constexpr, N: tl.constexpr, KIND: tl.constexpr
 ):  # fmt: skip
-    """The same for the queries of a key tile, as multiples of M.
+    """`key_ranges` for the queries of a key tile, in multiples of M.
 
-    Returns ``start <= full_start <= future_end <= past_start <= full_end <= end``: as queries run forward,
-    the keys of this tile lie first in their future and at last in their past.
+    Returns ``start <= full_start <= future_end <= past_start <= full_end <= end``: this tile lies in the future of the
+    first queries and in the past of the last.
     """
     q_len, k_len = numbers.q_len, numbers.k_len
-    first = n0 - (k_len - q_len)  # the query level with the tile's first key
+    first = n0 - (k_len - q_len)  # the query aligned with the tile's first key
     last = first + N - 1
     start, end = 0, q_len
-    # Queries beyond q_len bring zero gradients, so only keys beyond k_len need a mask.
+    # Queries beyond q_len have zero gradients, so only keys beyond k_len need a mask.
     full_start, full_end = 0, q_len
-    if KIND.COMPLETE:  # but a table has no entries for them
+    if KIND.COMPLETE:  # but the table has no entries for queries beyond q_len
         full_end = q_len // M * M
     if KIND.CAUSAL and not KIND.INDEXED:
         start = tl.maximum(first, 0) // M * M
