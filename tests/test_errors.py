@@ -49,9 +49,9 @@ from ordinate import (
     to_half,
     to_interleaved,
 )
-from ordinate.checks import check_within
+from ordinate.checks import check_within, refusal_of
 from ordinate.chinese import core, hf, lab, labels, tools
-from ordinate.chinese.translate import TEMPLATES, in_chinese
+from ordinate.chinese.translate import TEMPLATES, in_chinese, translated
 from ordinate.positions import Places
 from ordinate.text import Text
 
@@ -390,6 +390,10 @@ CASES: list[Case] = [
     ("a scaled score_mod without scale", _row.score_mod, ValueError, r"scale must be given to score_mod because this bias is scaled, got None"),
     ("a bias and a number", lambda: _distance + 1.0, TypeError, r"unsupported operand type.*'DistanceBias' and 'float'"),
     # methods
+    ("places on another device", lambda: attend(RoPE(8), q_positions=Places.in_order(5, 5, device=meta)), ValueError, r"q_positions must be on cpu, got meta"),
+    ("places given on another device", lambda: attend(T5Bias(4), q_positions=Places.at(ids(5, device=meta), ids(5, device=meta))), ValueError, r"q_positions must be on cpu, got meta"),
+    ("places past 64 bits", lambda: Places.in_order(2, 5, start=2**63 - 5), ValueError, r"start must leave room for 5 positions of 64 bits, got 9223372036854775803"),
+    ("queries before 64 bits", lambda: Places.in_order(5, 2, start=2 - 2**63), ValueError, r"start must leave room for 5 positions of 64 bits, got -9223372036854775806"),
     ("a call of ALiBi", lambda: ALiBi(4)(*qkv()[:2]), TypeError, r"ALiBi is not called itself: call bias, or give it to attention"),
     ("a call of two", lambda: Combined(_rope, ALiBi(4))(*qkv()[:2]), TypeError, r"Combined is not called itself: call rotate and bias, or give it to attention"),
     ("a call of NoPE", lambda: ordinate.NoPE()(*qkv()[:2]), TypeError, r"PositionEncoding is not called itself: call embed, rotate or bias, or give it to attention"),
@@ -397,6 +401,10 @@ CASES: list[Case] = [
     ("q alone for ALiBi", lambda: ALiBi(4).rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(ALiBi does not rotate: call bias\), got None"),
     # combination and catalog
     ("a class in Combined", lambda: Combined(_rope, ALiBi), TypeError, r"encodings\[1\] must be a PositionEncoding, got type"),
+    ("q alone for NoPE", lambda: ordinate.NoPE().rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(PositionEncoding does not rotate\), got None"),
+    ("q alone for two", lambda: Combined(ALiBi(4), _rope).rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(one tensor alone: rope.at\(positions\).apply\(q\)\), got None"),
+    ("q alone for two that do not rotate", lambda: Combined(ALiBi(4), Sinusoidal(8)).rotate(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(Combined does not rotate: call embed and bias\), got None"),
+    ("q alone along an axis", lambda: Along(_rope, 0)(zeros(1, 4, 5, 8)), TypeError, r"k must be given along with q \(one tensor alone: rope.at\(positions\).apply\(q\)\), got None"),
     ("an empty spec", lambda: create(" "), ValueError, r"spec must be text such as 'rope:base=1e6', got ' '"),
     ("a spec that is no text", lambda: create(None), ValueError, r"spec must be text such as 'rope:base=1e6', got None"),
     ("a misspelt name", lambda: create("ropee", head_dim=8), ValueError, r"unknown encoding 'ropee' in spec 'ropee'; did you mean 'rope'"),
@@ -545,6 +553,22 @@ def test_every_refusal_has_its_fields_and_a_chinese_sentence_with_the_same_facts
         assert str(refusal) == str(error)
         assert in_chinese(refusal)
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_methods_to_call_and_braces_of_a_user_are_said_in_chinese():
+    for encoding, methods in (
+        (Combined(_rope, ALiBi(4)), "rotate 和 bias"),
+        (ordinate.NoPE(), "embed、rotate 或 bias"),
+    ):
+        with pytest.raises(TypeError, match="is not called itself") as caught:
+            encoding(zeros(2, 4, 5, 8))
+        name = type(encoding).__name__
+        assert (
+            in_chinese(refusal_of(caught.value))
+            == f"{name} 不能直接调用：请调用 {methods}，或把它传给 attention"
+        )
+    assert Text("{a} user's {text") == "{a} user's {text"
+    assert translated(Text("pair {pair}", pair=Text("{x}"))) == "第 {x} 对"
 
 
 def _names_in(template: str) -> set[str | None]:

@@ -71,7 +71,8 @@ class Refusal:
         """
 
         def name(template: str) -> str:
-            return names.get(template, template)
+            whole = template.partition("[")[0] if template.endswith("]") else template  # of "at[0]"
+            return names.get(template) or names.get(whole, template)
 
         argument = self.argument
         argument = argument.reworded(name) if isinstance(argument, Text) else name(argument)

@@ -83,7 +83,7 @@ class PositionEncoding(nn.Module):
         if methods in (("embed",), ("rotate",)):
             return getattr(self, methods[0])(*args, **kwargs)
         rule = "is not called itself: call {methods}, or give it to attention"
-        listed = " and ".join(methods) or "embed, rotate or bias"
+        listed = _listed(methods) if methods else Text("embed, rotate or bias")
         raise refused(type(self).__name__, rule, error=TypeError, methods=listed)
 
     def embed(
@@ -113,10 +113,12 @@ class PositionEncoding(nn.Module):
                 q and k. Default: the row's largest position + 1.
         """
         if k is None:
+            methods, facts = self.methods(), {"encoding": type(self).__name__}
+            if not methods:
+                rule = "must be given along with q ({encoding} does not rotate)"
+                raise refused("k", rule, "None", error=TypeError, **facts)
             rule = "must be given along with q ({encoding} does not rotate: call {methods})"
-            methods = " and ".join(self.methods()) or "nothing, it is NoPE"
-            facts = {"encoding": type(self).__name__, "methods": methods}
-            raise refused("k", rule, "None", error=TypeError, **facts)
+            raise refused("k", rule, "None", error=TypeError, **facts, methods=_listed(methods))
         return q, k
 
     def bias(
@@ -135,6 +137,13 @@ class PositionEncoding(nn.Module):
             x: The layer's input at the keys' tokens; an encoding that reads it sets `reads_input`.
         """
         return None
+
+
+def _listed(methods: Sequence[str]) -> str:
+    listed = methods[0]
+    for method in methods[1:]:
+        listed = Text("{first} and {second}", first=listed, second=method)
+    return listed
 
 
 NoPE = PositionEncoding
@@ -177,6 +186,9 @@ class Combined(PositionEncoding):
         return x
 
     def rotate(self, q, k=None, q_positions=None, k_positions=None, *, lengths=None):
+        if k is None:  # refused by the part that rotates, which says how one tensor is rotated
+            rotating = [part for part in self.encodings if "rotate" in part.methods()]
+            rotating[0].rotate(q) if rotating else super().rotate(q)
         places = resolve(q, k, q_positions, k_positions, axes=self.axes)
         for encoding in self.encodings:
             q, k = encoding.rotate(q, k, places, lengths=lengths)
@@ -233,6 +245,8 @@ class Along(PositionEncoding):
         return self.encoding.embed(x, positions[self.axis] if several else positions)
 
     def rotate(self, q, k=None, q_positions=None, k_positions=None, *, lengths=None):
+        if k is None:  # refused by the encoding, which says how one tensor is rotated
+            self.encoding.rotate(q)
         return self.encoding.rotate(q, k, self._places(q, k, q_positions, k_positions), lengths=lengths)
 
     def bias(self, q, k, q_positions=None, k_positions=None, *, x=None):

@@ -158,7 +158,10 @@ class Places:
         if not torch.compiler.is_compiling():  # there a length may be symbolic
             q_len = check_positive_int("q_len", q_len, minimum=0)
             k_len = check_positive_int("k_len", k_len, minimum=0)
-            start = check_int("start", start)
+            start, most = check_int("start", start), max(q_len, k_len)
+            if not most - 2**63 <= start + k_len < 2**63:
+                rule = "must leave room for {length} positions of 64 bits"
+                raise refused("start", rule, start, length=most)
         device = torch.empty(0, device=device).device  # the default one, where a compiler traces too
         return Places(q_len, k_len, device, (), k_len - q_len, start)
 
@@ -337,6 +340,8 @@ def resolve(
                 q_len=q_len,
                 k_len=k_len,
             )
+        if places.device != q.device:
+            raise refused("q_positions", "must be on {device}", places.device, device=q.device)
         if not places.is_in_order:
             _check_batch("q_positions", places.batch, batch)
             if places.axes not in (1, axes):

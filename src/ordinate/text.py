@@ -10,7 +10,7 @@ class Text(str):
     """English text made of a template and facts; everything that takes a ``str`` takes a `Text`.
 
     A fact that is a `Text` itself is translated along with the sentence; any other fact, such as a number or
-    what a user typed, stays as it is.
+    what a user typed, stays as it is. Without facts the template is the text, braces and all.
 
     Attributes:
         template: The sentence with the names of the facts in braces.
@@ -26,7 +26,7 @@ class Text(str):
     facts: dict[str, Any]
 
     def __new__(cls, template: str, /, **facts: Any) -> Text:
-        text = super().__new__(cls, template.format_map(facts))
+        text = super().__new__(cls, template.format_map(facts) if facts else template)
         text.template, text.facts = template, facts
         return text
 

@@ -181,6 +181,7 @@ MISUSE = [
     (["show", "shaw:max_distance=65536,head_dim=1024"], "numbers in the table of shaw must be at most", "ordinate show --help"),
     (["show", "clipped:max_distance=65536,num_heads=256"], "numbers in the table of clipped must be at most", "ordinate show --help"),
     (["show", "yarn:factor=0.5"], "must follow rope", "ordinate show --help"),
+    (["show", "learned:max_positions=2"], "--position must be in 0 … 1 (max_positions=2), got 3", "ordinate show --help"),
     (["show", "rope", "extra"], "extra", "ordinate show --help"),
     (["list", "--nonsense"], "--nonsense", "ordinate list --help"),
 ]  # fmt: skip

@@ -306,7 +306,7 @@ def test_a_config_that_cannot_be_written_again_is_refused():
 
 def test_a_folder_is_no_file_to_write_over(config, tmp_path, capsys):
     assert run(["extend", str(config), "--to", "8192", "-o", str(tmp_path), "--force"]) == 2
-    assert "path must be a file to write, got the folder" in capsys.readouterr().err
+    assert "--output must be a file to write, got the folder" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["config.json"]
 
 
@@ -380,9 +380,11 @@ def test_in_place_is_over_the_old_file_and_only_when_told(config, capsys):
 
 
 MISUSE = [
-    (["--to", "4096"], "to must be more than the 4096 positions the model already reads, got 4096"),
+    (["--to", "4096"], "--to must be more than the 4096 positions the model already reads, got 4096"),
     (["--to", "0"], "to must be between 2 and"),
     (["--to", "8192", "--method", "magic"], "method must be one of yarn, ntk, dynamic, linear, llama3, got 'magic'"),
+    (["--to", "8192", "--from", "0"], "--from must be between 2 and"),
+    (["--to", "8192", "-o", "no/{x}.json"], "--output must be in a folder that can be written, got 'no/{x}.json'"),
     (["--to", "8192", "--in-place", "-o", "x.json"], "--in-place and --output must not be given together"),
     ([], "--to"),
 ]  # fmt: skip

@@ -205,9 +205,9 @@ MISUSE = [
     ({"model_type": "llama", "rope_scaling": {"type": "warp"}}, [], "rope_scaling.type must be one of default, linear"),
     ({"model_type": "nobody"}, [], "model_type must be a family that ordinate reads, got 'nobody'"),
     ({"model_type": "lama"}, [], "say so with --family NAME; did you mean 'llama'?"),
-    ({"model_type": "llama"}, ["--dialect", "klingon"], "dialect must be one of hf, paper, minimind"),
+    ({"model_type": "llama"}, ["--dialect", "klingon"], "--dialect must be one of hf, paper, minimind"),
     ({"model_type": "llama"}, ["--dialect", "paper"], "--dialect must be left out where there is no YaRN, got 'paper'"),
-    ({"model_type": "x"}, ["--family", "lama"], "family must be a model_type that ordinate reads, got 'lama'"),
+    ({"model_type": "x"}, ["--family", "lama"], "--family must be a model_type that ordinate reads, got 'lama'"),
     ({"model_type": "llama"}, ["--plot", "/no/p.png"], "--plot must be a file that can be written, got /no/p.png: No"),
     ({"model_type": "llama"}, ["--plot", "x.docx"], "--plot must end in .png, .svg, .html, got 'x.docx'"),
 ]  # fmt: skip
@@ -223,6 +223,14 @@ def test_misuse_is_one_sentence_a_blank_line_and_a_hint(write, capsys, values, o
     assert sentence in first
     assert blank == ""
     assert last.startswith("hint: ")
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("command", ["inspect", "extend --to 8192"])
+def test_a_config_that_is_not_there_is_refused_by_its_argument(capsys, command):
+    assert run([*command.split(), "no{where}.json"]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "CONFIG must be a config.json or a folder with one, got 'no{where}.json'"
 
 
 def test_help_ends_with_examples_that_run(write, tmp_path, capsys, monkeypatch):

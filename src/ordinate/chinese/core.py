@@ -82,7 +82,7 @@ RULES = {
     "must be an int or an integer tensor": "必须是整数或整数张量",
     "must be an int or an integer tensor [batch] or [batch, seq]": "必须是整数，或形状为 [batch] 或 [batch, seq] 的整数张量",
     "must be less than 2**62 in size for a bias": "用于偏置时绝对值必须小于 2**62",
-    "must be None where q_positions hold the keys' places too": "q_positions 已包含键的位置时必须为 None",
+    "must be None where q_positions hold the keys' places too": "在 q_positions 已包含键的位置时必须为 None",
     "must hold the places of {q_len} queries and {k_len} keys": "必须包含 {q_len} 个查询和 {k_len} 个键的位置",
     # biases
     "must be given to score_mod because this bias is scaled": "这种偏置要乘以 softmax 缩放系数，必须传给 score_mod",
@@ -100,6 +100,8 @@ RULES = {
     "must be read from each part of a sum that mixes both": "各部分不一致的和必须逐个部分读取",
     # encodings
     "is not called itself: call {methods}, or give it to attention": "不能直接调用：请调用 {methods}，或把它传给 attention",
+    "embed, rotate or bias": "embed、rotate 或 bias",
+    "must be given along with q ({encoding} does not rotate)": "必须与 q 一起给出（{encoding} 不做旋转）",
     "must be given along with q ({encoding} does not rotate: call {methods})": "必须与 q 一起给出（{encoding} 不做旋转，请调用 {methods}）",
     "must be given along with q (one tensor alone: rope.at(positions).apply(q))": "必须与 q 一起给出（只旋转一个张量请用 rope.at(positions).apply(q)）",
     # rotations and their scalings

@@ -37,7 +37,14 @@ The file is written whole or not at all, and never over another unless told.
 _HELP = "ordinate extend --help"
 
 # Argument of the library → option of the command.
-_OPTIONS = {"to": "--to", "method": "--method", "replace=True": "--replace"}
+_OPTIONS = {
+    "source": "CONFIG",
+    "to": "--to",
+    "method": "--method",
+    "original_max_positions": "--from",
+    "replace=True": "--replace",
+    "path": "--output",
+}
 
 
 def command(
@@ -74,7 +81,8 @@ def command(
     """Write a config with which a rotary model reads longer contexts, and print its effects."""
     if in_place and output is not None:
         raise misuse("--in-place and --output", "must not be given together", hint=_HELP)
-    with errors_as_misuse(_hint, _OPTIONS, errors=(ConfigError,)):
+    options = {**_OPTIONS, "path": "CONFIG"} if in_place else _OPTIONS
+    with errors_as_misuse(_hint, options, errors=(ConfigError,)):
         old = config_path(config)
         found = extend(
             old,

@@ -40,6 +40,12 @@ Nothing is downloaded and nothing of the config is executed.
 Exit code: 0 if it could be read, with or without warnings; 2 if not.
 """
 
+_OPTIONS = {
+    "source": "CONFIG",
+    "family": "--family",
+    "family=…": "--family NAME",
+    "dialect": "--dialect",
+}
 _FATES = {"kept": "green", "blended": "yellow", "interpolated": "magenta", "still": "dim"}
 
 
@@ -63,7 +69,7 @@ def command(
     ),
 ) -> None:
     """Explain how a model knows the order of its tokens, from its config alone."""
-    with errors_as_misuse(_HELP, {"family=…": "--family NAME"}, errors=(ConfigError,)):
+    with errors_as_misuse(_HELP, _OPTIONS, errors=(ConfigError,)):
         plan = from_config(config, family=family, dialect=dialect)  # type: ignore[arg-type]
     found = diagnose(plan)
     if dialect is not None and not any(group.dialect for group in found.groups):

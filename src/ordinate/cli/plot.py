@@ -35,6 +35,7 @@ EPILOG = """Examples:
 """
 
 _OPTIONS = {
+    "kind": "--kind",
     "path": "--output",
     "head_dim": "--dim",
     "d_model": "--dim",

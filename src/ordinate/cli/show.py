@@ -29,6 +29,7 @@ Learned tables are shown as they are initialised, with a fixed seed.
 
 _OPTIONS = {
     "position": "--position",
+    "positions": "--position",  # that of the one token
     "dim": "--dim",
     "head_dim": "--dim",
     "d_model": "--dim",
