@@ -234,7 +234,7 @@ class Along(PositionEncoding):
             "num_heads", "head_dim", "d_model", "max_positions",
         ):  # fmt: skip
             setattr(self, name, getattr(encoding, name))
-        # Positions that differ along another axis alone are one to it.
+        # Positions that differ along another axis alone get the same code.
         self.claims = encoding.claims - ({"uniqueness"} if self.axes > 1 else set())
 
     def methods(self):

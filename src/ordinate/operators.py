@@ -114,7 +114,7 @@ def schema_of(run: Callable, mutated: Sequence[str] = ()) -> str:
     inputs: dict[str, str] = {}
     for parameter, _, fields_of in _inputs_of(run):
         for name, annotation in fields_of.items():
-            # What two dataclasses both have is named after the second.
+            # A field name that two dataclasses share gets the second dataclass's parameter as a prefix.
             inputs[name if name not in inputs else f"{parameter}_{name}"] = _spelled(annotation)
     for name, alias in zip(mutated, "abcdef", strict=False):
         inputs[name] = f"Tensor({alias}!)"

@@ -51,7 +51,7 @@ def as_positions(
         _check_batch(name, positions.shape[-2], batch)
     if device is not None:
         check_device(name, positions, device)
-    # A compiler would take what `long` returns for another tensor.
+    # To torch.compile the result of `long` is another tensor, even of int64.
     positions = positions if positions.dtype == torch.int64 else positions.long()
     return positions[None] if rank == 1 else positions
 
@@ -122,13 +122,13 @@ class Places:
     given: tuple[Tensor, ...] = ()
     offset: int | None = None
     start: int = 0
-    #: Whether tokens stand one after the other, with nothing between.
+    #: Whether positions are consecutive integers.
     is_in_order: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "is_in_order", len(self.given) == 0
-        )  # a compiler knows no `not` of a tuple
+        )  # torch.compile cannot trace `not` of a tuple
 
     @staticmethod
     def at(queries: Tensor, keys: Tensor, *, offset: int | None = None) -> Places:

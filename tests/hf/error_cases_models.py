@@ -94,6 +94,26 @@ def patch_dinov3() -> Any:
     return patch(transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sizes)))
 
 
+def patch_pixtral() -> Any:
+    """Its images are in one row, with a mask of their own; that shows only when it is called."""
+    import transformers
+
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "image_size": 16,
+        "patch_size": 8,
+    }
+    torch.manual_seed(0)
+    model = transformers.PixtralVisionModel(transformers.PixtralVisionConfig(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # large weights: a wrong mask changes the answers visibly
+            parameter.normal_(std=0.15) if parameter.dim() > 1 else None
+    return patch(model)
+
+
 def patch_what_then_answers_otherwise() -> Any:
     with mock.patch("ordinate.hf.patching.check.allowed", return_value=-1.0):
         return patch(build("Llama 2"))
@@ -306,6 +326,7 @@ CASES = [
     ("patch twice", lambda: patch(patched()), ValueError, r"model must not be patched already, got a patched LlamaForCausalLM"),
     ("patch on meta", patch_on_meta, ValueError, r"model must have its weights loaded, got LlamaForCausalLM on the meta device"),
     ("patch BERT", patch_bert, ValueError, r"model must rotate queries and keys or bias its logits by position \(RoPE, T5, ALiBi\).*got BertModel \(its attention layers have neither a rotation nor a bias that ordinate knows\)"),
+    ("patch Pixtral", patch_pixtral, ValueError, r"model must rotate queries and keys .* got PixtralVisionModel \(.*PixtralAttention: it attends"),
     ("patch DINOv3", patch_dinov3, ValueError, r"model must rotate queries and keys .* got DINOv3ViTModel \(DINOv3ViTRopePositionEmbedding: it makes no rotations from position_ids\)$"),
     ("patch a model that then answers otherwise", patch_what_then_answers_otherwise, ValueError, r"model must answer as before once it is patched, got LlamaForCausalLM with answers \S+ of their size apart \(tokens\); it is left as it was"),
     ("patch an adapted model", patch_adapted, TypeError, r"model must be a PreTrainedModel of transformers, such as get_base_model\(\) gives, got PeftModel"),

@@ -114,7 +114,7 @@ def run(call: Call, impl: str):
         out, lse = module.run(call)
     if not call.return_lse:
         return out
-    # Where results are merged, the logsumexp of a query that sees nothing is pulled by NaN. It must not reach the keys.
+    # Merging results sends NaN as the gradient of the logsumexp of a query without visible keys; k must not get it.
     return out, lse.masked_fill(lse == -math.inf, -math.inf) if lse.requires_grad else lse
 
 

@@ -129,7 +129,7 @@ def _advice(part: Bias, q: Tensor) -> str:
 def check_bias(bias: Bias, q: Tensor, k: Tensor, causal: bool) -> None:
     rule = "must be one of ordinate's bias types (a dense matrix is not)"
     check_instance("bias", bias, Bias, rule)
-    # The mask goes by index, so for a lone query, the last, causal or not is the same.
+    # A single query is aligned with the last key and sees every key, whether causal or not.
     if bias.causal_only and not causal and q.shape[2] > 1:
         raise refused(
             "causal",

@@ -132,7 +132,7 @@ def _backward(
         shared = (grad.to(dtype) * out.to(dtype)).sum(-1)
         if grad_lse is not None:
             shared = shared - grad_lse
-        # A line is steep: far weights are subnormal, which slow that kernel down and `diagonal` leaves out.
+        # Under a linear bias, far weights are subnormal. They slow PyTorch's kernel down; `diagonal` skips them.
         by_kernel = not bias_needs_grad and grad_lse is None and cpu_block.fits(work) and work.bounded
         of_distance = True
         for part in work.parts:
@@ -146,7 +146,7 @@ def _backward(
                       if share is not None]  # fmt: skip
             grad_q, grad_k, grad_v = grads
             return _laid_out_as(q, grad_q), _laid_out_as(k, grad_k), _laid_out_as(v, grad_v), floats
-        # What blocks add to for each tensor of the bias: zeros of the wide dtype, or an integer tensor itself.
+        # The sum over blocks for each tensor of the bias: at first zeros of the wide dtype; an integer tensor as it is.
         of_bias = [
             torch.zeros_like(t, dtype=compute_dtype(t.dtype)) if t.is_floating_point() else t
             for t in work.bias
@@ -215,7 +215,7 @@ def _pull_back(
 def _gather_bias_grads(
     work: Work, q: slice, k: slice, grad_logits: Tensor, bias_grads: list[Tensor]
 ) -> None:
-    # A bias whose tensors are the gradients: its blocks have views of what is cut, and all of what is not.
+    # A bias whose tensors are the gradients: its block holds views of the sliced tensors, and the others whole.
     totals = rebuilt_parts(bias_grads, work.bias_integers, work.bias_spec)
     for part, total in zip(work.parts, totals, strict=True):
         scaled = grad_logits * work.scale if part.scaled else grad_logits
@@ -241,7 +241,7 @@ def _setup_context(ctx, inputs, output):
 def _pull_back_call(ctx, needs, run_backward, grad, grad_lse):
     q, k, v, out, lse, seed, *rest = ctx.saved_tensors
     mask, bias = rest[:5], rest[5:]
-    # To PyTorch an empty list is a list of tensors, which has a list of gradients.
+    # PyTorch takes an empty list for a list of tensors, whose gradient must be a list too.
     nothing: tuple = (None if ctx.bias_integers else [], *(None,) * 8)
     if grad is None and grad_lse is None:
         return None, None, None, [None] * len(bias), *nothing, None

@@ -65,7 +65,7 @@ def describe(
         vector = vector + diagonals
     if not mask.sees_all:
         distance = mask.q_len - 1 + mask.offset - torch.arange(vector.shape[-1], device=device)
-        # Last, for a steep line may be infinite where it is hidden.
+        # The mask is applied last, because a steep linear bias may be infinite at masked distances.
         vector = vector.masked_fill(~mask.visible_distances(distance), -math.inf)
     return Diagonals(vector, parts, seen, mask.q_len)
 
@@ -106,8 +106,8 @@ def pull_back(
     grad_k, grad_v = torch.zeros_like(keys[..., :head_dim]), torch.zeros_like(values[..., :v_dim])
     sums = bias.vector.new_zeros(batch, heads, bias.vector.shape[-1])
     scratch = _Scratch(bias.vector)
-    # Weights next to nothing count as 0: subnormal numbers make the products several times slower, and a
-    # steep bias is full of them (measured with ALiBi's slopes over 4,096 tokens: 3x).
+    # Weights near the smallest normal number count as 0: subnormal weights make matrix products slower (3x, measured
+    # with ALiBi's slopes over 4,096 tokens), and a steep bias has many of them.
     negligible = math.log(torch.finfo(dtype).tiny) + 7
     for rows, tiles in _tiles(batch * heads, mask, q.device.type):
         query_rows = reversed_rows(q, lse, rows)

@@ -30,8 +30,8 @@ def unsupported_reasons(call: Call) -> list[str]:
         reasons.append("window would have to be a dense mask")
     if mask.q_index is not None or mask.q_segments is not None:
         reasons.append("segments would have to be a dense mask")
-    # is_causal aligns to the top left, which is our bottom right for equal lengths only;
-    # a single query level with the last key sees everything.
+    # PyTorch's is_causal aligns the first query with the first key, ours the last query with the last key: the same for
+    # equal lengths only. A single query, aligned with the last key, sees every key.
     if mask.causal and not (mask.q_len in (1, mask.k_len) and mask.k_len > 0):
         reasons.append(
             f"a causal mask with {in_words(mask.q_len)} queries and {in_words(mask.k_len)} keys "

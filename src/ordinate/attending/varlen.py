@@ -71,7 +71,7 @@ def attention_varlen(
         check_rank(name, tensor, "tokens, heads, head_dim")
     check_bool("causal", causal)
     window = None if window is None else check_window(window)
-    # Queries and keys that are the same tokens are as far from each other as their indices, within a sequence.
+    # Where queries and keys are the same tokens, a distance within a sequence is the difference of two indices.
     level = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
     if cu_seqlens_k is None:
         cu_seqlens_k = cu_seqlens_q
@@ -107,7 +107,7 @@ def attention_varlen(
     if encoding is not None:
         check_instance("encoding", encoding, PositionEncoding, "must be a PositionEncoding")
         if q_positions is None and k_positions is None:
-            # Tokens of one sequence, which alone see each other, are as far apart as their indices.
+            # Only tokens of one sequence see each other, and their distance is the difference of their indices.
             places = Places.at(q_index, k_index, offset=0 if level else None)
         else:
             places = resolve(q, k, q_positions, k_positions, axes=encoding.axes)

@@ -103,7 +103,9 @@ class T5Bias(PositionEncoding):
             )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
-        if self.bidirectional:  # row num_buckets/2 is for distance 0 to the right, which there is not
+        if (
+            self.bidirectional
+        ):  # no distance reads row num_buckets/2: it is distance 0 of keys after the query
             self.claims = self.claims - {"bucket coverage"}
         check_room("num_buckets", num_buckets, num_heads)
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
@@ -132,7 +134,7 @@ class T5Bias(PositionEncoding):
         rows = constant(self._rows, torch.int64, self.weight.device)
         # Unlike indexing, an embedding has a gradient of one short kernel.
         table = F.embedding(rows, self.weight.to(compute_dtype(q.dtype))).t()
-        # One direction has no number for keys of the future: they would get that of the query's own place.
+        # A table of one direction has no entry for keys after the query; they would read the entry of distance 0.
         one_way = not self.bidirectional
         return DistanceBias(table, places, lo=self._lo, causal_only=one_way)
 

@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()  # so that a closed pipe is noticed here
         return code if isinstance(code, int) else 0
     except (BrokenPipeError, SystemExit) as stopped:
-        # The reader, head or less, closed the pipe. Typer and Rich make an exit with status 1 of it.
+        # `head` or `less` closed the pipe; Typer and Rich turn that error into an exit with status 1.
         if isinstance(stopped, SystemExit) and not isinstance(stopped.__context__, BrokenPipeError):
             raise
         _discard_output()

@@ -18,7 +18,7 @@ from .layout import Layout
 # longer than the arithmetic of a small block.
 _CHANNELS_PER_THREAD = 2**17
 
-# For as many channels it is worth leaving PyTorch for the compiled loop. The result is the same either way.
+# From this many channels on, the compiled loop is faster than PyTorch's operations. Both give the same bits.
 _WORTH_A_COMPILED_LOOP = 2**18
 
 
@@ -29,7 +29,7 @@ def rotate_pairs(
     layout: Layout,
 ) -> Sequence[Tensor]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` for each pair of each tensor, in the dtype of cos and sin."""
-    # The fast way is made for two kinds of devices: others may lack complex numbers or outputs given as arguments.
+    # The fast path is for the CPU and CUDA: other devices may lack complex numbers or operations with out=.
     if is_traced(*tensors) or cos.requires_grad or cos.device.type not in ("cpu", "cuda"):
         return [rotate_pairs_reference(x, cos, sin, layout) for x in tensors]
     learning = [x for x in tensors if x.requires_grad] if torch.is_grad_enabled() else []

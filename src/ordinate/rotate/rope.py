@@ -21,7 +21,7 @@ from . import rotation_cache
 from .layout import Layout, check_rotary_dim
 from .rotation import Rotation
 
-# Those whose frequencies follow from numbers they were made with; of a user's own nothing is known.
+# Scalings whose frequencies depend on their fields alone. Those of a user's own scaling may depend on more.
 _PLAIN_SCALINGS = (NoneType, Linear, NTK, YaRN, Llama3, Proportional)
 
 
@@ -146,7 +146,7 @@ class RoPE(PositionEncoding):
         positions = as_positions("positions", positions, axes=self.axes)
         rows = positions.shape[-2]
         if rows == 1 and isinstance(lengths, Tensor) and lengths.dim():
-            rows = lengths.shape[0]  # one row of positions serves any number of rows of lengths
+            rows = lengths.shape[0]  # one row of positions is broadcast over the rows of lengths
         check_lengths(lengths, batch=rows)
         return self._at(positions, self._lengths(lengths, positions, positions))
 

@@ -17,7 +17,7 @@ from .plans import BackwardPlan, ForwardPlan, Wanted, cached_plan, plan_backward
 
 _COUNT = len(fields(Launch))
 _TENSORS = sum("Tensor" in str(field.type) for field in fields(Launch))
-#: Of which there are gradients: the first fields of `Launch`.
+#: The fields of `Launch` that have gradients; they come first.
 _LEARN = ("q", "k", "v", *Wanted._fields)
 
 
@@ -71,7 +71,7 @@ def backward(
         lambda: plan_backward(launch, out, grad, grads, wanted, grad_lse is not None, deterministic),
     )
     shared = lse.new_empty(lse.shape)
-    # One level of the logits, or three where there are tables to be beyond.
+    # One level of the logits, or three where keys may lie beyond the ends of a table.
     level = lse.new_empty(1 if launch.table is None and launch.row is None else 3, *lse.shape)
     plan.shared(
         out_ptr=out, grad_ptr=grad, lse_ptr=lse, grad_lse_ptr=grad_lse, shared_ptr=shared, level_ptr=level,

@@ -15,7 +15,7 @@ from ...kernels.launch import Step
 from .call import Launch, strides_of
 from .tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
 
-#: In how many runs, at most, the queries of a head are shared out for the gradient of a table.
+#: The most parts that the queries of a head are split into for the gradient of a table.
 _MOST_RUNS = 8
 
 #: How calls of one signature are launched.
@@ -26,8 +26,8 @@ cleared_by(_plans.clear)
 def cached_plan(key: Hashable, make: Callable[[], Any]) -> Any:
     plan = _plans.get(key)
     if plan is None:
-        if len(_plans) >= 1024:  # the oldest goes, of lengths that do not come back
-            oldest, *_ = tuple(_plans)  # at once, for another thread may add to them
+        if len(_plans) >= 1024:  # drop the oldest: its lengths may not come back
+            oldest, *_ = tuple(_plans)  # in one step, because another thread may add entries
             _plans.pop(oldest, None)
         plan = _plans[key] = make()
     return plan
@@ -85,7 +85,7 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
         return None
     own, other = (m, n) if of_queries else (n, m)
     tiles = -(-(launch.q if of_queries else launch.k).shape[2] // own)
-    # How many tokens are looked at together: many where one program looks at all there are, as when decoding.
+    # How many tokens are compared at once: many where one program compares all tokens, as when decoding.
     together, warps = (8192, 8) if tiles == 1 else (1024, 4)
     strides, numbers, limits = launch.token_strides(), launch.numbers(), launch.limits()
     return Step(
@@ -196,7 +196,7 @@ def _plan_table(
     assert launch.table is not None
     config = _tile_config("table", launch)
     m, n = config["M"], config["N"]
-    # What of the table is seen: no query is further than k_len - 1 after a key, nor than q_len - 1 before one.
+    # Entries of the table that are read: no query is further than k_len - 1 after a key, nor than q_len - 1 before one.
     before, after = 0 if launch.sees_no_future else q_len - 1, launch.k.shape[2] - 1
     if launch.window is not None and launch.q_index is None:
         before, after = min(before, launch.window - 1), min(after, launch.window - 1)

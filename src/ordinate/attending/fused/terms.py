@@ -179,8 +179,8 @@ def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
         return q_segments, k_segments
     if q_segments is None or k_segments is None:
         return padding.new_zeros(1, mask.q_len, dtype=torch.int32), padding.to(torch.int32)
-    # Even numbers and odd ones. A tile of keys is known by its least and its greatest: numbers far from its own would
-    # make it meet other sequences.
+    # Tokens get even ids, padding the odd id after them. Tiles of keys are skipped by their smallest and largest id,
+    # so padding with an id far from its sequence's would make queries of other sequences visit the tile.
     return 2 * q_segments.long(), 2 * k_segments.long() + padding
 
 

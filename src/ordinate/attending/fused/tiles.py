@@ -92,7 +92,7 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, extra: ExtraB
     tile = _TILES.get(name, _TILES[kernel])[width]
     if width == 0 and not traits.causal:
         tile = _TILES_BOTH_WAYS.get(name, tile)
-    if q.dtype == torch.float32:  # twice the bytes, and no tensor cores to keep busy
+    if q.dtype == torch.float32:  # twice the bytes of 16-bit dtypes, and no tensor cores
         # With 32 queries of more than 128 channels, a thread's numbers would not fit its registers.
         tile = Tile(min(tile.m, 32 if dim <= 128 else 16), 32, 4, 1)
     m, n, stages = _fit(kernel, tile, q, v, extra, shared_memory_of(q.device))

@@ -341,7 +341,7 @@ class _Run:
         if not self.processes.main:
             return
         name, directory = self.directory.name, self.directory
-        # Of the lines that were written, whatever the file has become.
+        # The digest of the lines that were written, even if another program has changed the file since.
         digests = {"metrics.jsonl": self.metrics.prefix().sha256}
         if state == "finished":
             weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
