@@ -153,6 +153,22 @@ def test_verify_measures_it_by_name(capsys, name):
     assert report["ok"]
 
 
+def test_a_claim_that_is_no_property_is_a_sentence_of_verify(capsys):
+    class Claimant(ordinate.PositionEncoding):
+        """Claim what nothing measures."""
+
+        claims = frozenset({"{speed}"})
+
+    register(Entry("claimant", Claimant, "none", False, 2026, "no paper", "nothing", "no model"))
+    try:
+        assert run(["verify", "claimant"]) == 2
+    finally:
+        entries.unregister("claimant")
+    first, _, hint = capsys.readouterr().err.splitlines()[-3:]
+    assert first.startswith("claims of Claimant must be properties, got '{speed}'")
+    assert hint == "hint: ordinate verify --help"
+
+
 def test_a_comparison_trains_it(capsys, tmp_path):
     tiny = [
         "--task", "copy", "--train-length", "8", "--lengths", "1x,2x", "--steps", "3", "--batch", "2",

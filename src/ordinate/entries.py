@@ -6,18 +6,18 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_args
 
 from . import scaling
 from .bias.alibi import ALiBi
 from .bias.clipped import ClippedBias
 from .bias.shaw import Shaw
 from .bias.t5 import T5Bias
-from .checks import check_at_most, check_positive_int, nearest, refused, short
+from .checks import check_at_most, check_choice, check_positive_int, nearest, refused, short
 from .embed.learned import Learned
 from .embed.sinusoidal import Sinusoidal
 from .encoding import Along, Combined, NoPE, PositionEncoding
-from .entry import Entry, Option, Table
+from .entry import Entry, Hook, Option, Table
 from .rotate.rope import RoPE
 from .spec import MOST_CHARACTERS, MOST_PARTS, quoted, read_value, split
 from .text import Text
@@ -148,9 +148,10 @@ def register(entry: Entry) -> Entry:
         The entry.
 
     Raises:
-        TypeError: No `Entry`, or one whose class is no `PositionEncoding` (for hook "scaling", no `Scaling`).
+        TypeError: No `Entry`, or one whose class is no `PositionEncoding` (for hook "scaling", no `Scaling`) or has
+            ``claims`` that are no set.
         ValueError: A name that is taken or cannot stand in a spec; a class without a docstring or, for an
-            encoding, without ``claims`` of its own.
+            encoding, without ``claims`` of its own; an unknown hook; options that the class does not take.
 
     Example:
         >>> class Near(ordinate.PositionEncoding):
@@ -164,6 +165,12 @@ def register(entry: Entry) -> Entry:
         Near()
         >>> unregister("near")
     """
+    _check_entry(entry)
+    _known._entries[entry.name] = entry
+    return entry
+
+
+def _check_entry(entry: Entry) -> None:
     if not isinstance(entry, Entry):
         raise refused("entry", "must be an Entry", short(entry), error=TypeError)
     base = scaling.Scaling if entry.is_scaling else PositionEncoding
@@ -177,7 +184,7 @@ def register(entry: Entry) -> Entry:
             error=TypeError,
             base=base.__name__,
         )
-    if not re.fullmatch("[a-z][a-z0-9_]*", entry.name):
+    if not (isinstance(entry.name, str) and re.fullmatch("[a-z][a-z0-9_]*", entry.name)):
         rule = "must be small letters, digits and underscores, a letter first"
         raise refused("name", rule, short(entry.name))
     if entry.name in catalog or entry.name in _ALIASES:
@@ -191,8 +198,20 @@ def register(entry: Entry) -> Entry:
     ):
         rule = "must have claims of its own, if only frozenset()"
         raise refused(Text("cls of {name}", name=short(entry.name)), rule, cls.__name__)
-    _known._entries[entry.name] = entry
-    return entry
+    if not entry.is_scaling and not isinstance(cls.claims, (frozenset, set, property)):
+        raise refused(
+            Text("claims of {encoding}", encoding=cls.__name__),
+            "must be a set of names",
+            short(cls.claims),
+            error=TypeError,
+        )
+    check_choice(Text("hook of {name}", name=short(entry.name)), entry.hook, get_args(Hook))
+    for option in entry.options or ():
+        if option not in entry.parameters:
+            rule = "must be parameters of {cls}"
+            raise refused(
+                Text("options of {name}", name=short(entry.name)), rule, short(option), cls=cls.__name__
+            )
 
 
 def unregister(name: str) -> None:

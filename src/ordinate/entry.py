@@ -9,6 +9,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal
 
+Hook = Literal["none", "embed", "rotate", "bias", "scaling"]
+
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -66,7 +68,7 @@ class Entry:
 
     name: str
     cls: type
-    hook: Literal["none", "embed", "rotate", "bias", "scaling"]
+    hook: Hook
     learned: bool
     year: int
     paper: str

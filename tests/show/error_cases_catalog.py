@@ -7,6 +7,7 @@ import dataclasses
 
 import ordinate
 from ordinate import Entry, entries, register
+from ordinate.entry import Option
 
 
 class _Plain(ordinate.PositionEncoding):
@@ -23,6 +24,12 @@ class _WithoutClaims(ordinate.PositionEncoding):
     """An encoding that does not say what it claims."""
 
 
+class _ClaimsText(ordinate.PositionEncoding):
+    """An encoding whose claims are text, each letter of which would be one."""
+
+    claims = "shift invariance"  # type: ignore[assignment]
+
+
 _ENTRY = Entry("plain", _Plain, "none", False, 2026, "no paper", "nothing", "no model")
 change = dataclasses.replace
 
@@ -35,5 +42,9 @@ CASES = [
     ("register another name of none", lambda: register(change(_ENTRY, name="nope")), ValueError, r"name must be new to the catalog, got 'nope'"),
     ("register a class without a docstring", lambda: register(change(_ENTRY, cls=_WithoutDocstring)), ValueError, r"cls of 'plain' must have a docstring, got _WithoutDocstring"),
     ("register a class without claims", lambda: register(change(_ENTRY, cls=_WithoutClaims)), ValueError, r"cls of 'plain' must have claims of its own, if only frozenset\(\), got _WithoutClaims"),
+    ("register claims that are text", lambda: register(change(_ENTRY, cls=_ClaimsText)), TypeError, r"claims of _ClaimsText must be a set of names, got 'shift invariance'"),
+    ("register a name that is no text", lambda: register(change(_ENTRY, name=3)), ValueError, r"name must be small letters, digits and underscores, a letter first, got 3"),
+    ("register an unknown hook", lambda: register(change(_ENTRY, hook="{logits}")), ValueError, r"hook of 'plain' must be one of 'none', 'embed', 'rotate', 'bias', 'scaling', got '\{logits\}'"),
+    ("register options that the class does not take", lambda: register(change(_ENTRY, options={"speed": Option(0, 1)})), ValueError, r"options of 'plain' must be parameters of _Plain, got 'speed'"),
     ("unregister what is built in", lambda: entries.unregister("rope"), ValueError, r"name must be of an entry that was registered, got 'rope'"),
 ]  # fmt: skip

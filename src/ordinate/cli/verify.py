@@ -85,13 +85,14 @@ def command(
     )
     torch.set_num_threads(1)  # on tensors this small, threads wait for each other more than they help
     started = time.perf_counter()
-    reports = [
-        verify(
-            encoding, properties=[item.name for item in chosen], name=name, d_model=width,
-            num_heads=heads, head_dim=head_dim, train_length=train_length,
-        )
-        for name, encoding in _with_progress(encodings)
-    ]  # fmt: skip
+    with errors_as_misuse(_HELP, errors=(ValueError, TypeError, MemoryError)):
+        reports = [
+            verify(
+                encoding, properties=[item.name for item in chosen], name=name, d_model=width,
+                num_heads=heads, head_dim=head_dim, train_length=train_length,
+            )
+            for name, encoding in _with_progress(encodings)
+        ]  # fmt: skip
     ok = all(report.ok for report in reports)
     if as_json:
         print_json({"ok": ok, "encodings": [report.to_dict() for report in reports]})
