@@ -198,13 +198,10 @@ def _check_entry(entry: Entry) -> None:
     ):
         rule = "must have claims of its own, if only frozenset()"
         raise refused(Text("cls of {name}", name=short(entry.name)), rule, cls.__name__)
-    if not entry.is_scaling and not isinstance(cls.claims, (frozenset, set, property)):
-        raise refused(
-            Text("claims of {encoding}", encoding=cls.__name__),
-            "must be a set of names",
-            short(cls.claims),
-            error=TypeError,
-        )
+    claims: object = getattr(cls, "claims", frozenset())  # a scaling has none
+    if not isinstance(claims, (frozenset, set, property)):
+        owner = Text("claims of {encoding}", encoding=cls.__name__)
+        raise refused(owner, "must be a set of names", short(claims), error=TypeError)
     check_choice(Text("hook of {name}", name=short(entry.name)), entry.hook, get_args(Hook))
     for option in entry.options or ():
         if option not in entry.parameters:
