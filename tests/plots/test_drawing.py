@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import subprocess
@@ -244,3 +245,12 @@ def test_a_series_has_its_own_style_a_band_and_a_cross_where_it_ends():
     assert (cross.marker.symbol, list(cross.x)) == ("x-thin", [256.0])
     assert drawn.layout.xaxis.range == pytest.approx((5 * math.log10(2), 9 * math.log10(2)))
     assert drawn.layout.xaxis.ticktext == ("64", "256")
+
+
+@pytest.mark.parametrize("spec", ["t5", "clipped", "clipped:max_distance=1000"])
+def test_numbers_in_the_cells_of_a_map_do_not_touch(spec):
+    figure = plots.plot(spec, "buckets")
+    figure.canvas.draw()
+    for _, row in itertools.groupby(figure.axes[0].texts, key=lambda text: text.get_position()[1]):
+        boxes = [text.get_window_extent() for text in row]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LINE_STYLES = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _MARK_DASHES = ((4, 3), (1, 2), (6, 2, 1, 2))
+_ROW_OF_DIGITS = 310  # of a font of one point, so many fit into a row of a map
 
 
 def to_matplotlib(picture: Picture) -> Figure:
@@ -177,6 +178,8 @@ def _draw_heatmap(axes: Axes, panel: Heatmap) -> None:
 
 
 def _annotate(axes: Axes, panel: Heatmap) -> None:
+    longest = max(len(f"{value:g}") for value in panel.matrix.flatten().tolist())
+    size = min(7 if len(panel.matrix) <= 16 else 5.5, _ROW_OF_DIGITS / (panel.matrix.shape[1] * longest))
     for row in range(panel.matrix.shape[0]):
         for column in range(panel.matrix.shape[1]):
             value = panel.matrix[row, column].item()
@@ -187,7 +190,7 @@ def _annotate(axes: Axes, panel: Heatmap) -> None:
                 f"{value:g}",
                 ha="center",
                 va="center",
-                fontsize=7 if len(panel.matrix) <= 16 else 5.5,
+                fontsize=size,
                 color="white" if dark else "black",
             )
 
