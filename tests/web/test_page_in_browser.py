@@ -206,6 +206,24 @@ def test_figures_drawn_while_another_tab_is_open_fit_when_seen(shown):
 
 
 @slow
+def test_on_a_phone_a_figure_keeps_its_width_and_moves_sideways(shown):
+    shown.page.set_viewport_size({"width": 390, "height": 800})
+    shown.page.reload()
+    shown.page.wait_for_selector("#plot-a .legend")
+    shown.pause()
+    assert shown.page.evaluate("document.querySelector('#plot-a .main-svg').clientWidth") >= 700
+    assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    hidden = """() => {
+      const legend = document.querySelector('#plot-a .legend').getBoundingClientRect();
+      const box = document.querySelector('#plot-a').getBoundingClientRect();
+      return legend.right > box.right;
+    }"""
+    assert shown.page.evaluate(hidden)
+    shown.page.evaluate("document.querySelector('#plot-a').scrollLeft = 10000")
+    assert not shown.page.evaluate(hidden)
+
+
+@slow
 def test_another_encoding_has_its_own_options(shown):
     shown.choose("#encoding-a", "shaw")
     shown.page.wait_for_selector("#max_distance-a", state="visible")

@@ -23,7 +23,7 @@ def config_tab(components: Components, choice: Any) -> Redraw:
     read = components.add(gr.Button, "diagnose", elem_id="config-read")
     message = gr.Markdown("", elem_classes="message", elem_id="config-message")
     facts = gr.Markdown("", elem_id="config-facts")
-    plot = gr.Plot(show_label=False, visible=False, elem_id="config-plot")
+    plot = gr.Plot(show_label=False, visible=False, elem_id="config-plot", elem_classes="figure")
     table = components.add(
         gr.Dataframe, "pairs", headers=list(_COLUMNS), visible=False, interactive=False, elem_id="config-pairs",
         max_height=420,

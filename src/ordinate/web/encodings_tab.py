@@ -69,7 +69,7 @@ class _Encoding:
                     _option(components, control, start, name) for control in self.controls.values()
                 ]
             message = gr.Markdown("", elem_classes="message", elem_id=f"message-{name}")
-            plot = gr.Plot(first.figure, show_label=False, elem_id=f"plot-{name}")
+            plot = gr.Plot(first.figure, show_label=False, elem_id=f"plot-{name}", elem_classes="figure")
             command = gr.Markdown(
                 _command(first, language), elem_classes="command", elem_id=f"command-{name}"
             )

@@ -16,6 +16,11 @@ CSS = """
 .message p { color: #b3261e; font-weight: 600; }
 .command code { white-space: pre-wrap; }
 footer { display: none !important; }
+/* On a phone, titles and panels would lie over one another: a figure keeps its width and moves sideways. */
+@media (max-width: 760px) {
+  .figure { overflow-x: auto !important; }
+  .figure .js-plotly-plot { min-width: 760px; }
+}
 """
 
 

@@ -37,7 +37,7 @@ def report_tab(components: Components, choice: Any, runs: Path | None) -> Redraw
     summary = gr.Markdown("", elem_id="report-summary")
     opened = gr.State(None)
     figure = components.add(gr.Dropdown, "curve", [], visible=False, elem_id="report-figure")
-    plot = gr.Plot(show_label=False, visible=False, elem_id="report-plot")
+    plot = gr.Plot(show_label=False, visible=False, elem_id="report-plot", elem_classes="figure")
     table = components.add(
         gr.Dataframe, "arms", visible=False, interactive=False, elem_id="report-table"
     )

@@ -26,7 +26,7 @@ def shuffle_tab(components: Components, choice: Any) -> Redraw:
         again = components.add(gr.Button, "again", elem_id="shuffle-again")
     seed = gr.State(0)
     message = gr.Markdown("", elem_classes="message", elem_id="shuffle-message")
-    plot = gr.Plot(show_label=False, elem_id="shuffle-plot")
+    plot = gr.Plot(show_label=False, elem_id="shuffle-plot", elem_classes="figure")
 
     def draw(spoken: str, words: str, chosen: str, number: int) -> tuple[Any, ...]:
         answer = answers.experiment(code_of(spoken), chosen, "", words, number)
