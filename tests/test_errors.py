@@ -217,7 +217,7 @@ CASES: list[Case] = [
     ("left_padded of a list", lambda: positions.left_padded([True]), TypeError, r"is_token must be a bool tensor.*got list"),
     ("grid without axes", positions.grid, ValueError, r"sizes must name at least one axis, got none"),
     ("grid with a 0", lambda: positions.grid(3, 0), ValueError, r"sizes\[1\] must be at least 1, got 0"),
-    ("too many distinct positions", lambda: positions.randomized(5, 4), ValueError, r"length must be at most max_position.*got 5 > 4"),
+    ("too many distinct positions", lambda: positions.randomized(5, 4), ValueError, r"length must be at most max_positions.*got 5 > 4"),
     ("randomized of a float", lambda: positions.randomized(5.0, 9), TypeError, r"length must be an int, got 5.0"),
     # packed sequences
     ("packed q of rank 4", lambda: packed_call(q=zeros(1, 7, 2, 8)), ValueError, r"q must have shape \[tokens, heads, head_dim\], got \[1, 7, 2, 8\]"),

@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "positions.grid": (lambda height: positions.grid(height, 3), {"height": 2}),
     "positions.randomized": (
         lambda **sizes: positions.randomized(**sizes, generator=torch.Generator().manual_seed(0)),
-        {"length": 3, "max_position": 9, "batch": 2},
+        {"length": 3, "max_positions": 9, "batch": 2},
     ),
     "scaling.frequencies": (lambda dim: scaling.frequencies(1e4, dim), {"dim": 64}),
     "scaling.DynamicNTK": (scaling.DynamicNTK, {"factor": 2, "original_max_positions": 64}),

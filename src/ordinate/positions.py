@@ -112,26 +112,26 @@ def grid(*sizes: int, device: torch.device | str | None = None) -> Int[Tensor, "
 
 def randomized(
     length: int,
-    max_position: int,
+    max_positions: int,
     *,
     batch: int = 1,
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Int[Tensor, "batch seq"]:
-    """Sorted distinct positions drawn from ``0 … max_position - 1``, anew for every row.
+    """Sorted distinct positions drawn from ``0 … max_positions - 1``, anew for every row.
 
     Training on such draws shows a model large positions on short inputs (Ruoss et al. 2023,
     arXiv:2305.16843); draw at test time as well.
     """
     length = check_positive_int("length", length, minimum=0)
-    max_position = check_positive_int("max_position", max_position)
+    max_positions = check_positive_int("max_positions", max_positions)
     batch = check_positive_int("batch", batch, minimum=0)
-    if length > max_position:
+    if length > max_positions:
         raise refused(
             "length",
-            "must be at most max_position, the positions are distinct",
-            f"{length} > {max_position}",
+            "must be at most max_positions, the positions are distinct",
+            f"{length} > {max_positions}",
         )
-    check_room("max_position", batch, max_position, itemsize=24, device=device)
-    draws = torch.rand(batch, max_position, generator=generator, device=device)
+    check_room("max_positions", batch, max_positions, itemsize=24, device=device)
+    draws = torch.rand(batch, max_positions, generator=generator, device=device)
     return draws.topk(length, dim=-1).indices.sort(dim=-1).values

@@ -72,7 +72,7 @@ RULES = {
     "must leave room for {length} positions of 64 bits": "之后必须还能容纳 {length} 个 64 位位置",
     "must be a bool tensor, True at real tokens": "必须是 bool 张量，真实 token 处为 True",
     "must name at least one axis": "至少要给出一个轴",
-    "must be at most max_position, the positions are distinct": "不能超过 max_position（位置互不相同）",
+    "must be at most max_positions, the positions are distinct": "不能超过 max_positions（位置互不相同）",
     "must have {axes} axes": "必须有 {axes} 个轴",
     "must have axis {axis}": "必须有第 {axis} 个轴",
     "must have length {length}": "长度必须是 {length}",

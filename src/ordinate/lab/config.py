@@ -93,7 +93,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # JSON cannot hold the integers of NumPy
-            object.__setattr__(self, field.name, _plain_ints(getattr(self, field.name)))
+            object.__setattr__(self, field.name, _plain_ints(field.name, getattr(self, field.name)))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
@@ -165,11 +165,11 @@ class RunConfig:
         return [(scaling, length) for scaling in scalings for length in self.lengths]
 
 
-def _plain_ints(value: Any) -> Any:
+def _plain_ints(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_plain_ints, value))
+        return tuple([_plain_ints(f"{name}[{index}]", one) for index, one in enumerate(value)])
     try:
-        return check_int("", value)
+        return check_int(name, value)
     except TypeError:
         return value
 
