@@ -1,9 +1,9 @@
 """Position times frequency, for every position an int64 can hold.
 
 In float64 the product has an error of up to ``|position| · frequency · 2⁻⁵³``, and positions beyond 2⁵³ are rounded
-before it is formed. So where positions may be large, frequencies are turns instead of radians: an int64 that counts
-units of 2⁻⁶⁴ of a turn, and a remainder. The product of two int64 overflows by whole turns, which change no angle;
-the fraction of a turn that remains is exact.
+before it. So where positions may be large, frequencies are in turns (1 turn = 2π radians): an int64 in
+units of 2⁻⁶⁴ turns, and a remainder. The product of two int64 overflows by whole turns, which change no angle;
+the remaining fraction of a turn is exact.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .caches import cleared_by
 from .numerics import constant
 from .tracing import is_captured, is_traced
 
-#: Positions smaller than this in size may be multiplied as they are, with an error of at most 2⁻²⁵.
+#: Positions smaller than this in size may be multiplied in float64, with an error of at most 2⁻²⁵.
 _NEAR = 2**29
 
 # 1/(2π) in four limbs of 24 bits, the highest first.
 _TURNS_PER_RADIAN = (0x28BE60, 0xDB9391, 0x054A7F, 0x09D5F4)
 _LIMB = 2.0**24
-# By how much each limb of a product of two numbers takes from each limb of one of them.
+# The matrix that multiplies a number's limbs by 1/(2π).
 _PRODUCT = tuple(
     _TURNS_PER_RADIAN[row - column] if row >= column else 0 for row in range(4) for column in range(4)
 )
@@ -34,7 +34,7 @@ _UNIT = 2 * math.pi / 2.0**64
 
 
 class Speeds(NamedTuple):
-    """Frequencies, in radians and in turns a position.
+    """Frequencies, in radians and in turns per position.
 
     Attributes:
         turns: In units of 2⁻⁶⁴ of a turn, without whole turns.
@@ -56,7 +56,7 @@ def angles(
     """Radians, up to whole turns. Positions and speeds broadcast.
 
     Args:
-        speeds: Radians a position, or `speeds_of` them.
+        speeds: Radians per position, or `speeds_of` them.
         near: Whether the positions are known to be less than 2²⁹ in size. On the CPU their values are read.
         offset: Added to every position, at most 2²⁹.
 
@@ -78,7 +78,7 @@ def angles(
         radians = radians + whole * (inv_freq - inv_freq.detach())
     if not looked:
         return radians
-    # Large positions change no bit of the angles of small ones.
+    # The angles of small positions must not depend on whether large positions are in the same call.
     return torch.where((positions > -_NEAR) & (positions < _NEAR), at.double() * inv_freq, radians)
 
 
@@ -90,9 +90,9 @@ def _are_near(positions: Tensor) -> bool:
 
 
 def speeds_of(inv_freq: Float64[Tensor, "..."]) -> Speeds:
-    """Radians a position, in turns as well."""
+    """Convert radians per position to turns per position."""
     radians = inv_freq.detach()
-    # Each of these steps is exact. A limb is the whole part of inv_freq times a power of 2²⁴, without the limbs above.
+    # Every step is exact. A limb is the integer part of inv_freq times a power of 2²⁴, minus the limbs above.
     scales = constant(tuple(_LIMB**limb for limb in range(1, 5)), torch.float64, radians.device)
     whole = (radians[..., None] * scales).floor()
     above = torch.nn.functional.pad(whole[..., :-1], (1, 0)) * _LIMB
@@ -112,9 +112,9 @@ cleared_by(_speeds.clear)
 def cached_speeds(
     settings: Hashable, home: torch.device, make: Callable[[], Float64[Tensor, " pairs"]]
 ) -> Float64[Tensor, " pairs"] | Speeds:
-    """`speeds_of` frequencies that follow from their settings, on devices whose positions are not read.
+    """`speeds_of` frequencies that follow from their settings, cached on devices whose positions are not read.
 
-    To make them takes the host of a GPU longer than the rotation of a token.
+    On a GPU, computing them takes the host longer than the rotation of a token.
     """
     if is_traced() or home.type in ("cpu", "meta"):
         return make()

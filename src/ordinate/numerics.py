@@ -1,4 +1,4 @@
-"""Which precision arithmetic runs in, where float64 is, and where small constant tensors live."""
+"""The dtypes of arithmetic, float64 on devices without it, and a cache of small constant tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tracing import is_traced
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
-# The oldest first. Only bytes of tensors count; encodings hold the numbers as well.
+# The oldest first. The limit counts the tensors' bytes only; encodings hold the numbers anyway.
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 _LIMIT_BYTES = 2**26
 cleared_by(_constants.clear)
@@ -35,10 +35,10 @@ def has_float64(device: torch.device) -> bool:
 def in_float64(
     device: torch.device | None, compute: Callable[..., Result], *inputs: Tensor | None
 ) -> Result:
-    """``compute(home, *inputs)``: the one place where encodings make float64 tensors of their own.
+    """``compute(home, *inputs)``: the only place where encodings make float64 tensors.
 
     ``home`` is ``device`` if it has float64: inputs on it are not copied, and the host does not wait. Otherwise it is
-    the CPU: the inputs are copied there, results in float64 stay there, and results of another dtype are brought to
+    the CPU: the inputs are copied there, results in float64 stay there, and results of another dtype are copied to
     ``device``.
 
     Args:
@@ -74,8 +74,8 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of fixed numbers on a device, made once per device.
 
-    Encodings keep their constants as Python numbers, not as buffers: there is nothing for
-    ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers or checkpoint loaders to spoil.
+    Encodings hold their constants as Python numbers, not as buffers, so that
+    ``.to(bfloat16)``, ``to_empty``, mixed-precision wrappers and checkpoint loaders cannot change them.
     The cache saves the copy to the device and cannot become stale, because its key is the content; it holds at most
     64 MiB. A tensor that a caller has written to is replaced.
     """

@@ -1,7 +1,7 @@
-"""One way to make an operator: seen by PyTorch's dispatcher where a call is traced, and called directly where none is.
+"""`Operator`: a function that goes through PyTorch's dispatcher if a call is traced, and is called directly otherwise.
 
-The way through the dispatcher takes the host as long as a short kernel takes the device. Compilers, transforms,
-dispatch modes, tracers and subclasses of tensors need it.
+The dispatcher takes the host as long as a short kernel takes the device. torch.compile, torch.func, dispatch modes,
+tracers and tensor subclasses need it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Operator:
 
     Args:
         run: The function itself. Its annotations are the schema, see `schema_of`.
-        fake: What ``run`` would return, without the numbers.
-        learns: How many of the first inputs may have a gradient. By their types tracing is noticed.
+        fake: Returns what ``run`` would return, without the values.
+        learns: How many of the first inputs may have a gradient. Their types also show whether the call is traced.
         save: ``(ctx, inputs, output)``: saves what the gradient needs.
         pull_back: See `PullBack`.
-        backward: What computes the gradients, an operator of its own that has none itself. None where ``pull_back``
+        backward: Computes the gradients; a separate operator, without a gradient itself. None where ``pull_back``
             calls this operator again.
     """
 
@@ -48,7 +48,7 @@ class Operator:
             return pull_back(ctx, ctx.needs_input_grad, traced_backward, *grads)
 
         def direct(ctx, needs, *grads):
-            # With a graph of the gradients, the operator refuses to differentiate them.
+            # With create_graph, the gradients must be an operator, which refuses second derivatives.
             by_operator = torch.is_grad_enabled() or is_traced(*grads)
             return pull_back(ctx, needs, traced_backward if by_operator else direct_backward, *grads)
 
@@ -70,10 +70,10 @@ class Operator:
 
 
 class Backward:
-    """A function that computes gradients, as an operator: one that has no gradient itself.
+    """A function that computes gradients, as an operator that has no gradient itself.
 
     Args:
-        impl: The implementation that is named where second derivatives are refused.
+        impl: The implementation's name in the error about second derivatives.
         traced: What the operator computes, if not ``run``: an operator returns tensors, never None.
     """
 
@@ -96,15 +96,15 @@ def _registered(name: str, run: Callable, flat: Callable, fake: Callable) -> Any
     return op
 
 
-# Whole numbers may follow from a length, which is a symbol where `torch.compile` keeps it open.
+# An int may follow from a length, which is symbolic under `torch.compile` with dynamic shapes.
 _SCHEMA_TYPES = {"Tensor": "Tensor", "bool": "bool", "int": "SymInt", "float": "float", "str": "str"}
 
 
 def schema_of(run: Callable, mutated: Sequence[str] = ()) -> str:
-    """The inputs and outputs of a function as `torch.library` spells them, by its annotations.
+    """The `torch.library` schema of a function, from its annotations.
 
-    PyTorch's own `infer_schema` cannot read the annotations of a function whose shapes are being checked, and knows
-    no dataclass and no NamedTuple: each field of one is an input.
+    PyTorch's `infer_schema` cannot read the annotations of a function with run-time shape checks, and supports
+    no dataclasses or NamedTuples. Here each field of one is an input.
 
     Example:
         >>> def scaled(x: Tensor, factor: float, at: list[int] | None) -> Tensor: ...
@@ -148,7 +148,7 @@ def with_flat_inputs(run: Callable) -> Callable:
 
 
 def _inputs_of(run: Callable) -> list[tuple[str, Any, dict[str, str]]]:
-    """Each parameter with its class, if that has fields, and the names and annotations of those."""
+    """Each parameter with its class, if the class has fields, and the names and annotations of the fields."""
     scope, found = inspect.unwrap(run).__globals__, []
     for name, parameter in inspect.signature(run).parameters.items():
         text = _annotation_text(parameter.annotation)
@@ -180,7 +180,7 @@ def no_second_derivatives(impl: str) -> Exception:
 
 
 def _tensors(inputs: Sequence[Any]) -> list[Tensor]:
-    """Those of a few inputs: each a tensor, a list of them, or None."""
+    """The tensors among inputs that are tensors, lists of tensors, or None."""
     found: list[Tensor] = []
     for one in inputs:
         if isinstance(one, Tensor):
@@ -190,8 +190,8 @@ def _tensors(inputs: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-# What `register_autograd` makes of the same functions, around `run` itself. PyTorch would bind the arguments to a
-# signature for a `setup_context` of the class's own, which takes half as long as the dispatcher.
+# autograd.Functions like those of `register_autograd`, but around `run` itself. They have no `setup_context`, because
+# PyTorch binds arguments to its signature, which takes half as long as the dispatcher.
 
 
 def _apply(run: Callable, save: Callable, pull_back: Callable) -> Callable:
@@ -210,7 +210,7 @@ def _apply(run: Callable, save: Callable, pull_back: Callable) -> Callable:
 
 
 def _apply_lists(run: Callable, save: Callable, pull_back: Callable) -> Callable:
-    """The same for inputs among which are lists: autograd sees no tensor inside one, so they go one by one."""
+    """The same for inputs with lists of tensors, passed one by one, because autograd sees no tensors in lists."""
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -238,7 +238,7 @@ def _flat(
     """The length of each input that is a list, and all of them in one list.
 
     Args:
-        lengths: Of inputs that are lists, or None in the place of a list.
+        lengths: The lengths of inputs that are lists, used where such an input is None.
     """
     flat: list[Any] = []
     found: list[int | None] = []

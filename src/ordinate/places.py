@@ -1,6 +1,6 @@
-"""Where the queries and keys of a call stand, as one value: checked once, and passed on.
+"""`Places`: the positions of the queries and keys of a call as one value, checked once and passed on.
 
-`Places` is either two tensors of positions or tokens in order, whose distances follow from their indices.
+They are either two tensors of positions, or tokens in order, whose distances follow from their indices.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def as_positions(
     device: torch.device | None = None,
     axes: int = 1,
 ) -> Int[Tensor, "..."]:
-    """Check what a caller passed and bring it to ``[batch or 1, seq]``, or ``[axes, batch or 1, seq]``.
+    """Check positions and bring them to ``[batch or 1, seq]``, or ``[axes, batch or 1, seq]``.
 
     Args:
-        batch, seq, device: What the positions must fit; None where they stand for themselves.
+        batch, seq, device: What the positions must match; None: any.
     """
     check_integers(name, positions)
     rank, most = positions.dim(), 2 if axes == 1 else 3
@@ -95,17 +95,17 @@ def check_lengths(lengths: object, *, batch: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the queries and the keys of a call stand: a field of every bias that looks at pairs.
+    """The positions of the queries and keys of a call: a field of every bias that depends on pairs.
 
-    Made once per call by `resolve`, and checked then. There are two kinds: positions that are data, made by `at`,
+    `resolve` makes and checks one per call. There are two kinds: positions that are data, made by `at`,
     and tokens in order, made by `in_order`, which have no tensor until `queries` or `keys` is read.
 
     Attributes:
-        device: Where the tokens are.
+        device: The device of the tokens.
         given: The positions of queries and keys, ``[batch or 1, seq]`` or ``[axes, batch or 1, seq]``; () if in order.
-        offset: The distance of query i and key j is ``i - j + offset``, known without reading a tensor, which a
-            kernel launch could not. None where only the positions tell.
-        start: Where the first key stands, if in order.
+        offset: The distance of query i and key j is ``i - j + offset``. Kernel launches need it as a number, because
+            they cannot read tensors. None if distances follow from the positions only.
+        start: The position of the first key, if in order.
 
     Example:
         >>> places = Places.in_order(2, 5)
@@ -136,7 +136,7 @@ class Places:
 
         Args:
             queries, keys: ``[seq]``, ``[batch, seq]`` or ``[axes, batch or 1, seq]``.
-            offset: Where distances follow from indices all the same, as within each of several packed sequences.
+            offset: Given if distances follow from indices nevertheless, as within each of several packed sequences.
         """
         axes = max(
             [x.shape[0] if isinstance(x, Tensor) and x.dim() == 3 else 1 for x in (queries, keys)]
@@ -154,26 +154,26 @@ class Places:
     def in_order(
         q_len: int, k_len: int, *, start: int = 0, device: torch.device | str | None = None
     ) -> Places:
-        """Keys at ``start, start + 1, …``, and the last query level with the last key."""
-        if not torch.compiler.is_compiling():  # there a length may be symbolic
+        """Keys at ``start, start + 1, …``, and the last query aligned with the last key."""
+        if not torch.compiler.is_compiling():  # under torch.compile a length may be symbolic
             q_len = check_positive_int("q_len", q_len, minimum=0)
             k_len = check_positive_int("k_len", k_len, minimum=0)
             start, most = check_int("start", start), max(q_len, k_len)
             if not most - 2**63 <= start + k_len < 2**63:
                 rule = "must leave room for {length} positions of 64 bits"
                 raise refused("start", rule, start, length=most)
-        device = torch.empty(0, device=device).device  # the default one, where a compiler traces too
+        device = torch.empty(0, device=device).device  # the default one; torch.compile traces this
         return Places(q_len, k_len, device, (), k_len - q_len, start)
 
     @property
     def q_start(self) -> int:
-        """Where the first query stands, if in order."""
+        """The position of the first query, if in order."""
         assert self.offset is not None
         return self.start + self.offset
 
     @property
     def is_near(self) -> bool:
-        """Whether tokens are in order and their positions known to be small; no tensor is read."""
+        """Whether tokens are in order at positions known to be small; reads no tensor."""
         return self.is_in_order and (not isinstance(self.start, int) or abs(self.start) < 2**28)
 
     @property
@@ -189,7 +189,7 @@ class Places:
 
     @property
     def aligned(self) -> bool:
-        """Whether distances follow from indices counted from the ends: the last query and the last key are 0 apart."""
+        """Whether the distance follows from the indices, with the last query at the position of the last key."""
         return self.offset is not None and self.offset == self.k_len - self.q_len
 
     @property
@@ -201,12 +201,12 @@ class Places:
 
     @property
     def batch(self) -> int:
-        """How many rows there are: 1 where all rows have the same positions."""
+        """How many rows there are; 1 if all rows have the same positions."""
         return 1 if self.is_in_order else max([x.shape[-2] for x in self.given])
 
     @property
     def axes(self) -> int:
-        """How many coordinates are given; 1 also where one number stands for all of them."""
+        """How many coordinates are given; also 1 if one number is given for all coordinates."""
         if self.is_in_order:
             return 1
         return max([x.shape[0] if x.dim() == 3 else 1 for x in self.given])
@@ -224,7 +224,7 @@ class Places:
         return self.given[0] is other.given[0] and self.given[1] is other.given[1]
 
     def along(self, axis: int) -> Places:
-        """The same tokens by one of their coordinates."""
+        """The places of one coordinate of the same tokens."""
         if 1 < self.axes <= axis:
             raise refused(
                 "q_positions", "must have axis {axis}", Text("{axes} axes", axes=self.axes), axis=axis
@@ -233,7 +233,7 @@ class Places:
         return replace(self, given=given[:1] * 2 if self.shared else given)
 
     def block(self, q: slice, k: slice) -> Places:
-        """The same for some of the queries and some of the keys."""
+        """The places of some of the queries and some of the keys."""
         (q_start, q_stop, _), (k_start, k_stop, _) = q.indices(self.q_len), k.indices(self.k_len)
         offset = None if self.offset is None else self.offset + q_start - k_start
         given = tuple(x[..., part] for x, part in zip(self.given, (q, k), strict=False))
@@ -248,9 +248,9 @@ class Places:
         return (q[:, None] - torch.arange(self.k_len, device=self.device))[None]
 
     def diagonal_distances(self) -> Int[Tensor, "batch diagonals"] | None:
-        """The distance on each diagonal, in the order of `Bias.diagonals`; None where there is not one on each.
+        """The distance of each diagonal, in the order of `Bias.diagonals`; None if a diagonal has more than one.
 
-        The values of positions that are data are read.
+        Reads the values of positions that are data.
         """
         count = torch.arange(self.q_len + self.k_len - 1, device=self.device)
         if self.offset is not None:
@@ -260,14 +260,14 @@ class Places:
         return self.queries[:, -1:] - self.keys[:, :1] - count
 
     def distance_at(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The distance of one pair by index; positions of one row hold for every row of the batch."""
+        """The distance of one pair by index; one row of positions is broadcast over the batch."""
         if self.offset is not None:
             return q - k + self.offset
         at_q, at_k = self.given
         return at_q[b if len(at_q) > 1 else b * 0, q] - at_k[b if len(at_k) > 1 else b * 0, k]
 
     def check_distances(self) -> None:
-        """Refuse positions so far apart that a distance would not fit in 64 bits, where values can be read."""
+        """Refuse positions whose distance does not fit in 64 bits, if values can be read."""
         if self.device.type != "cpu" or is_traced(*self.given):
             return
         for name, positions in zip(("q_positions", "k_positions"), self.given, strict=True):
@@ -280,10 +280,10 @@ class Places:
                         low if low <= -(2**62) else high,
                     )
 
-    # How a custom operator takes them: as tensors, integers and a word, for its schema knows nothing else.
+    # A custom operator's schema knows only basic types, so it takes places as tensors, integers and a word.
 
     def flattened(self) -> tuple[list[int], str]:
-        """All but `given`: integers, and a word that says what they are."""
+        """All fields except `given`: integers, and a word for their kind."""
         if self.is_in_order:
             assert self.offset is not None
             return [self.q_len, self.k_len, self.start, self.offset], f"in order on {self.device}"
@@ -300,7 +300,7 @@ class Places:
         return Places(q.shape[-1], k.shape[-1], q.device, (q, k), own)
 
 
-#: What `rotate` and `bias` take as their first positions: those of the queries, or places, which hold the keys' too.
+#: The first positions argument of `rotate` and `bias`: positions of the queries, or places, which include the keys.
 Positions = Int[Tensor, "..."] | Places
 
 
@@ -312,11 +312,11 @@ def resolve(
     *,
     axes: int = 1,
 ) -> Places:
-    """Where queries and keys stand; callers may leave positions out.
+    """The places of queries and keys; callers may leave positions out.
 
-    With neither given, keys count from 0 and queries are aligned to the end of the keys. With
-    one given and equal lengths, the other follows it; with unequal lengths that would be a guess.
-    `attention` does this once per call and passes the result on as ``q_positions``; it is then returned unchanged.
+    Without positions, keys count from 0 and queries are aligned to the end of the keys. If one is given and the
+    lengths are equal, the other one equals it; with unequal lengths that would be a guess and is refused.
+    `attention` calls this once per call and passes the result on as ``q_positions``, which is then returned unchanged.
 
     Args:
         axes: How many coordinates the encoding reads.

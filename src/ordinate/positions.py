@@ -1,8 +1,8 @@
-"""Positions are data: integer tensors that say where each token stands.
+"""Functions that make positions: integer tensors with the position of each token.
 
 Shapes are ``[seq]``, ``[batch, seq]``, or ``[axes, batch or 1, seq]`` where a token has several
-coordinates (images, video). They stay integers until an encoding forms an angle or a distance,
-so no dtype of the activations can merge two of them.
+coordinates (images, video). Positions stay integers until an encoding forms an angle or a distance,
+so no dtype of the activations can round two of them to one number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sequential(
         >>> sequential(3, start=7)
         tensor([7, 8, 9])
     """
-    if not torch.compiler.is_compiling():  # there a length may be symbolic
+    if not torch.compiler.is_compiling():  # under torch.compile a length may be symbolic
         length = check_positive_int("length", length, minimum=0)
         start = check_int("start", start)
         if start >= 2**63 - length:
@@ -47,7 +47,7 @@ def packed(
     *,
     device: torch.device | str | None = None,
 ) -> Int[Tensor, " tokens"]:
-    """Positions of sequences laid end to end, each counting from 0.
+    """Positions of packed sequences, each counting from 0.
 
     Example:
         >>> packed([2, 3])
@@ -62,7 +62,7 @@ def segment_ids(
     *,
     device: torch.device | str | None = None,
 ) -> Int[Tensor, " tokens"]:
-    """Which of the sequences laid end to end each token belongs to; the companion of `packed`.
+    """The index of the packed sequence of each token; used together with `packed`.
 
     Example:
         >>> segment_ids([2, 3])
@@ -79,7 +79,7 @@ def _counts(lengths: Sequence[int] | Tensor) -> list[int]:
 
 
 def left_padded(is_token: Bool[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
-    """Positions of rows padded on the left: the first real token stands at 0, padding at 0 too.
+    """Positions of rows padded on the left: the first real token is at 0, and so is padding.
 
     Args:
         is_token: True at real tokens (a Hugging Face ``attention_mask != 0``).
@@ -118,7 +118,7 @@ def randomized(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Int[Tensor, "batch seq"]:
-    """Sorted distinct positions drawn from ``0 … max_positions - 1``, anew for every row.
+    """Sorted distinct positions drawn from ``0 … max_positions - 1``, separately for every row.
 
     Training on such draws shows a model large positions on short inputs (Ruoss et al. 2023,
     arXiv:2305.16843); draw at test time as well.

@@ -1,6 +1,6 @@
-"""PyTorch's private names, all of them, each with what is done where it is missing.
+"""All uses of PyTorch's private names, each with a fallback if the name is missing.
 
-A missing name is taken for "traced" or "cannot": the call is slower or refused, never a wrong number.
+The fallbacks are "traced" and "not supported": the call is slower or refused, but never wrong.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Question = TypeVar("Question", bound=Callable[..., object])
 
 
 def constant_while_compiling(question: Question) -> Question:
-    """A function that a compiler calls instead of tracing it, as `torch.compiler.assume_constant_result` makes one,
-    which would import the compiler. (Graphs are guarded by the transforms around them.)"""
+    """Mark a function that torch.compile calls instead of tracing, like `torch.compiler.assume_constant_result`,
+    which would import the compiler. (Graphs have guards on the torch.func transforms around them.)"""
     question._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return question
 
 
 @constant_while_compiling
 def is_transformed() -> bool:
-    """Whether ``torch.func`` transforms what is computed now; without the name, always."""
+    """Whether a ``torch.func`` transform is active; True if the private name is missing."""
     try:
         return torch._C._functorch.peek_interpreter_stack() is not None
     except AttributeError:
@@ -35,7 +35,7 @@ def is_transformed() -> bool:
 
 @constant_while_compiling
 def is_transformed_beyond_grad() -> bool:
-    """Whether it is more than one ``grad``, ``vjp`` or ``jacrev``; without the names, always."""
+    """Whether transforms other than one ``grad``, ``vjp`` or ``jacrev`` are active; True if a name is missing."""
     try:
         innermost = torch._C._functorch.peek_interpreter_stack()
         return innermost is not None and (
@@ -49,11 +49,11 @@ _PLAIN = (Tensor, torch.nn.Parameter, NoneType)
 
 
 def is_traced(*tensors: Tensor | None) -> bool:
-    """Whether tensors may be stand-ins for others: under torch.compile, torch.func, a dispatch mode, a tracer or
-    forward-mode gradients, and where one is of a subclass; without a private name, always.
+    """Whether a call is traced: under torch.compile, torch.func, a dispatch mode, a tracer or forward-mode gradients,
+    or with a tensor subclass; True if a private name is missing.
 
-    Such a call goes through PyTorch's dispatcher, and neither reads nor fills a cache. (By dispatch modes selective
-    checkpointing knows what to save, counters count and fake tensors stay fake.)
+    A traced call goes through PyTorch's dispatcher, and neither reads nor fills a cache. (Selective checkpointing,
+    FLOP counters and fake tensors are dispatch modes.)
     """
     try:
         if (
@@ -66,19 +66,19 @@ def is_traced(*tensors: Tensor | None) -> bool:
             return True
     except AttributeError:
         return True
-    for tensor in tensors:  # noqa: SIM110  in short calls a generator would show
+    for tensor in tensors:  # noqa: SIM110  a generator would slow down short calls
         if type(tensor) not in _PLAIN:
             return True
     return False
 
 
 def has_forward_gradients() -> bool:
-    """Whether dual tensors may be about; without the name, always."""
+    """Whether there may be dual tensors; True if the private name is missing."""
     return bool(getattr(forward_ad, "_current_level", 0) >= 0)
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The numbers behind a tensor of ``torch.func``; without the names itself, which may refuse to be read."""
+    """The values of a ``torch.func`` tensor; if a name is missing the tensor itself, whose values may be unreadable."""
     try:
         while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             tensor = torch._C._functorch.get_unwrapped(tensor)
@@ -88,7 +88,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def assert_on_device(inside: Tensor, message: str) -> bool:
-    """Add an assertion that a compiled graph keeps (`torch._assert_async` is dropped); without the name, False."""
+    """Add an assertion that a compiled graph keeps (it drops `torch._assert_async`); False if the name is missing."""
     try:
         torch.ops.aten._assert_async.msg(inside, message)
     except AttributeError:
@@ -97,7 +97,7 @@ def assert_on_device(inside: Tensor, message: str) -> bool:
 
 
 def cpu_attention() -> tuple[Any, Any] | None:
-    """PyTorch's fused attention of the CPU and its gradient, which take a mask with overlapping strides; or None."""
+    """PyTorch's fused CPU attention and its gradient, which accept a mask with overlapping strides; or None."""
     try:
         forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return forward, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

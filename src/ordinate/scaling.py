@@ -1,7 +1,7 @@
-"""Frequency scalings: how rotary frequencies are stretched to reach past the training length.
+"""Frequency scalings: how rotary frequencies are changed for lengths beyond the training length.
 
-Each scaling is a value. It turns a base and a dimension into inverse frequencies in float64 and
-knows the two scalars that may come with them: `attention_factor` multiplies cos and sin (and so
+Each scaling is a value. It computes inverse frequencies in float64 from a base and a dimension and
+has two scalars that may come with them: `attention_factor` multiplies cos and sin (and so
 the logits by its square), `logit_factor` multiplies the softmax scale. No call changes a scaling:
 those that depend on the length take it as an argument.
 """
@@ -47,7 +47,7 @@ def _exponents(dim: int, device: torch.device) -> Float64[Tensor, " pairs"]:
 
 
 class Scaling:
-    """What every scaling answers."""
+    """The base class of all scalings."""
 
     length_dependent: ClassVar[bool] = False
     attention_factor: float | None = 1.0
@@ -62,7 +62,7 @@ class Scaling:
     ) -> Float64[Tensor, "... pairs"]:
         """Inverse frequencies ``[pairs]``, or ``[*lengths.shape, pairs]`` if they depend on lengths.
 
-        `RoPE` asks for them on a device that has float64.
+        `RoPE` passes a device that has float64.
         """
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class Linear(Scaling):
 
 
 def _ntk_base(base: float, dim: int, stretch):
-    """The base that leaves the first frequency alone and divides the last by ``stretch``."""
+    """The base that leaves the first frequency unchanged and divides the last by ``stretch``."""
     if dim <= 2:
         raise refused("rotary_dim", "must be at least 4 to change the base", dim)
     return base * stretch ** (dim / (dim - 2))
@@ -125,7 +125,7 @@ class DynamicNTK(Scaling):
 
     The base is multiplied by ``(factor · S/L - (factor - 1))^(d/(d-2))`` with ``S = max(length, L)``,
     Hugging Face's ``"dynamic"``. Note that ``factor`` is not the stretch: with factor 4, a sequence
-    of 4 L is stretched by 13. Here the length is each sequence's own, never a neighbour's.
+    of 4 L is stretched by 13. Here each sequence has its own length, not the longest of the batch.
     """
 
     length_dependent = True
@@ -154,8 +154,8 @@ class DynamicNTK(Scaling):
 class YaRN(Scaling):
     """Interpolate slow pairs, keep fast ones, blend between (Peng et al. 2023, arXiv:2309.00071).
 
-    Pairs that turn more than ``beta_fast`` times within the original length are kept, those that
-    turn less than ``beta_slow`` times are divided by ``factor``.
+    Pairs that rotate more than ``beta_fast`` times within the original length are unchanged, the frequencies of
+    those that rotate less than ``beta_slow`` times are divided by ``factor``.
 
     Args:
         attention_factor: Multiplies cos and sin. Default ``g(mscale) / g(mscale_all_dim)`` with
@@ -164,7 +164,7 @@ class YaRN(Scaling):
             softmax scale is multiplied by ``g(mscale_all_dim)^2``, on rotated and unrotated channels alike.
         truncate: Round the ramp's ends to whole pairs, as most code does; gpt-oss does not.
         dialect: ``"paper"`` ramps in the number of turns, as eq. 18–19 say. ``"hf"`` ramps in the index
-            of the pair, as the authors' own code and everyone after it does. ``"minimind"`` is
+            of the pair, as the authors' code and all later code does. ``"minimind"`` is
             ``"hf"`` with the ramp's end clamped to the last pair and no attention factor.
     """
 
@@ -210,11 +210,11 @@ class YaRN(Scaling):
     def kept(
         self, base: float, dim: int, device: torch.device | None = None
     ) -> Float64[Tensor, " pairs"]:
-        """How much of its own frequency each pair keeps: 1 for all of it, 0 for ``1/factor`` of it."""
+        """The weight of each pair's unscaled frequency: 1 for the full frequency, 0 for ``1/factor`` of it."""
         plain = frequencies(base, dim, device)
         if self.dialect == "paper":
             turns = self.original_max_positions * plain / (2 * math.pi)
-            if self.beta_fast == self.beta_slow:  # Kimi K2: a step, where the others ramp
+            if self.beta_fast == self.beta_slow:  # Kimi K2: a step instead of a ramp
                 return (turns >= self.beta_slow).double()
             return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
         low, high = self._ramp_ends(base, dim)
@@ -244,7 +244,7 @@ class LongRoPE(Scaling):
     """Each pair has its own searched divisor, one set for short and one for long inputs.
 
     Ding et al. 2024, arXiv:2402.13753, in the form of Phi-3: ``short_factor`` up to
-    ``original_max_positions`` tokens, ``long_factor`` beyond, chosen for each sequence by itself.
+    ``original_max_positions`` tokens, ``long_factor`` beyond, chosen for each sequence separately.
 
     Args:
         factor: The extension ``s`` from which the default attention factor
@@ -303,8 +303,8 @@ class LongRoPE(Scaling):
 class Llama3(Scaling):
     """Llama 3.1's scaling: long wavelengths divided by ``factor``, short ones kept, between blended.
 
-    A pair is kept if it turns at least ``high_freq_factor`` times within the original length and
-    divided if it turns at most ``low_freq_factor`` times (Meta, llama-models, 2024). Where the two are
+    A pair's frequency is unchanged if it rotates at least ``high_freq_factor`` times within the original length, and
+    divided if it rotates at most ``low_freq_factor`` times (Meta, llama-models, 2024). If the two are
     equal, as in Llama 4, nothing is blended.
     """
 
@@ -323,7 +323,7 @@ class Llama3(Scaling):
         plain = frequencies(base, dim, device)
         turns = self.original_max_positions * plain / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor
-        if span == 0:  # Llama 4: a step where the others blend
+        if span == 0:  # Llama 4: a step instead of a blend
             kept = (turns >= self.low_freq_factor).double()
         else:
             kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)

@@ -11,7 +11,7 @@ from .private import is_transformed_beyond_grad as is_transformed_beyond_grad
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured, which goes on reading the memory it was captured with."""
+    """Whether a CUDA graph is being captured: it will read the same memory at every replay."""
     return (
         device.type == "cuda" and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
     )

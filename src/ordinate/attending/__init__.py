@@ -1,1 +1,1 @@
-"""One attention for every encoding: the interface, and the implementations it chooses from."""
+"""Attention for every encoding: the public functions, and the implementations they choose from."""

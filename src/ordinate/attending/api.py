@@ -29,7 +29,7 @@ from .mask import Mask
 
 Impl = Literal["auto", "reference", "chunked", "sdpa", "fused"]
 
-# In order of preference: "auto" takes the first that has no reason against a call.
+# In order of preference: "auto" takes the first one that supports the call.
 _IMPLEMENTATIONS: dict[str, ModuleType] = {
     "fused": fused,
     "sdpa": sdpa,
@@ -79,15 +79,15 @@ def attention(
         x: The layer's input, for encodings whose bias depends on it.
         q_segment_ids, k_segment_ids: Packed sequences: only pairs of equal ids see each other. With
             equal lengths, keys follow the queries.
-        key_padding_mask: True at padding, as in ``torch.nn.MultiheadAttention``. Nobody sees it, but what v holds there
-            must be finite, and for gradients what k does. Segment ids along with it must be less than 2**62 in size.
+        key_padding_mask: True at padding, as in ``torch.nn.MultiheadAttention``. No query sees padding, but v must be
+            finite there, and k as well for gradients. Segment ids along with it must be less than 2**62 in size.
         window: See only ``0 <= i - j < window`` if causal, ``|i - j| < window`` if not.
         dropout_p: Probability of dropping an attention weight. Pass 0 outside of training.
         softcap: Bound the content logits to ±softcap by tanh, before the bias is added.
         scale: Default ``encoding.logit_factor / sqrt(head_dim)``.
         return_lse: Also return the logsumexp of each query's logits, ``-inf`` where it sees no key.
-        impl: A named implementation is obeyed or refused with every reason; ``"auto"`` chooses, and
-            `explain` tells what and why.
+        impl: A named implementation runs, or is refused with every reason; ``"auto"`` chooses, and
+            `explain` returns the choice and the reasons.
 
     Raises:
         ValueError, TypeError: An argument breaks a rule; the message names it, the rule and the value.
@@ -120,7 +120,7 @@ def run(call: Call, impl: str):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which implementation a call gets, and why the others were passed over."""
+    """Which implementation a call gets, and why not the others."""
 
     chosen: str | None
     reasons: dict[str, list[str]]

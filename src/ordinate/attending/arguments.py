@@ -1,4 +1,4 @@
-"""What q, k, v, the mask's arguments and a bias must be for a call of attention."""
+"""Checks of the arguments of attention: q, k, v, the mask's arguments and the bias."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def build_mask(
 
 
 def check_window(window: object) -> int:
-    """A window that fits in 32 bits: a longer one than any sequence hides nothing either."""
+    """Check a window and clamp it to 32 bits, which is longer than any sequence."""
     return min(check_positive_int("window", window), 2**31 - 1)
 
 
 def as_padding(key_padding_mask: Tensor, batch: int, k_len: int, device: torch.device) -> Tensor:
-    """Check a padding mask, which is easily given upside down, and bring it to ``[batch or 1, k_len]``."""
+    """Check a padding mask, which callers easily invert, and bring it to ``[batch or 1, k_len]``."""
     padding = _per_token("key_padding_mask", key_padding_mask, batch, k_len, device)
     if padding.dtype != torch.bool:
         raise refused(
@@ -122,7 +122,7 @@ _EXCHANGED = (
 
 
 def _advice(part: Bias, q: Tensor) -> str:
-    """What to add to a refusal where q has as many tokens as the bias has heads."""
+    """A hint for the error message: q with as many tokens as the bias has heads is probably transposed."""
     return _EXCHANGED if part.heads == q.shape[2] else ""
 
 

@@ -1,4 +1,4 @@
-"""One attention call, checked and complete: what every implementation receives."""
+"""`Call`: the checked arguments of one attention call, which every implementation receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .mask import Mask
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """q and k are rotated already; nothing here is optional to honour."""
+    """One attention call; q and k are rotated. An implementation must honour every field."""
 
     q: Float[Tensor, "batch heads q_len head_dim"]
     k: Float[Tensor, "batch kv_heads k_len head_dim"]
@@ -41,14 +41,14 @@ Result = tuple[Tensor, Tensor]  # output [batch, heads, q, v_dim], logsumexp [ba
 
 
 def in_words(number: float) -> str:
-    """A number of a call, for a sentence that says why an implementation cannot do it.
+    """A number of a call as text, for the reasons why an implementation does not support it.
 
-    A compiler makes text of a symbol by making it a constant: there would be a graph for every length.
+    Under `torch.compile`, formatting a symbolic length would make it a constant and compile a graph for every length.
     """
     return "so many" if torch.compiler.is_compiling() else f"{number}"
 
 
 def scaled_dense(bias: Bias, scale: float, dtype: torch.dtype) -> Tensor:
-    """One summand's matrix as it enters the logits."""
+    """The matrix that one summand of the bias adds to the logits."""
     dense = bias.dense().to(dtype)
     return dense * scale if bias.scaled else dense

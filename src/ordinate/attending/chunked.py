@@ -1,9 +1,9 @@
-"""Attention a block of queries at a time: any device, any bias, memory that grows with the length.
+"""Attention a block of queries at a time: any device, any bias, memory linear in the length.
 
-Each block of queries meets the keys it can see, so a whole row of logits is at hand and the softmax
-needs no running rescale. No logits are saved: the backward pass computes them again and hands their
-gradient to ``bias.pullback``. The work is a custom operator, opaque to compilers, so the number of
-blocks may follow the length without a recompile.
+A block of queries is multiplied with all keys that it can see, so each row of logits is complete and the softmax
+needs no rescaling. No logits are saved: the backward pass recomputes them and passes their
+gradient to ``bias.pullback``. The computation is a custom operator, opaque to `torch.compile`, so the number of
+blocks may depend on the length without a recompile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _forward(work: Work) -> tuple[Tensor, Tensor]:
             wide_k, wide_v = cpu_block.dense_rows(k), cpu_block.dense_rows(v)
             for rows, seen in work.blocks():
                 cpu_block.attend(work, wide_k, wide_v, rows, seen, out, lse)
-            # A logit that -inf did not hide is NaN, and makes its row's logsumexp NaN.
+            # If adding -inf gave NaN instead of hiding a logit, the logsumexp of its row is NaN as well.
             if math.isfinite(lse.sum().item()) or work.bounded:
                 return out, lse
         keys, values = k.to(work.dtype), v.to(work.dtype)
@@ -76,7 +76,7 @@ def _attend(
     logits, visible, _ = work.logits(q, k, keys)
     lse[:, :, q] = torch.logsumexp(logits, dim=-1)
     level = _finite(lse[:, :, q])
-    if not work.bounded:  # a query that sees nothing but logits of -inf is NaN, as in the reference
+    if not work.bounded:  # a query whose visible logits are all -inf gives NaN, as in the reference
         level = lse[:, :, q].masked_fill(~visible.any(dim=-1), 0.0)
     weights = logits.sub_(level[..., None]).exp_()
     factors = work.dropout(q, weights.shape, weights.device)
@@ -92,7 +92,7 @@ def _attend(
 
 
 def _finite(lse: Tensor) -> Tensor:
-    """A row that sees nothing has logsumexp -inf; subtracting 0 instead leaves its weights at 0."""
+    """Replace -inf, the logsumexp of rows that see no key, by 0: subtracting 0 gives these rows weights of 0."""
     return lse.masked_fill(lse == -math.inf, 0.0)
 
 
@@ -103,10 +103,10 @@ def _fake(q, k, v, *_):
 
 @dataclass(eq=False)
 class _Gradients:
-    """What the output pulls back, and the totals that blocks add to.
+    """The gradient of the output, and the gradients that blocks add to.
 
     Attributes:
-        shared: What is subtracted from the gradient of all weights of a query: the softmax's own term.
+        shared: The softmax's term: subtracted from the gradients of all weights of a query.
         of_bias: One total for each tensor of the bias; None if the bias needs no gradient.
     """
 
@@ -165,7 +165,7 @@ def _backward(
 
 
 def _laid_out_as(x: Tensor, grad: Tensor) -> Tensor:
-    """A gradient with the dtype and strides of its tensor: a compiler was promised those."""
+    """A gradient with the dtype and strides of its tensor, as the fake operator returns it under `torch.compile`."""
     promised = torch.empty_like(x)
     return grad.to(x.dtype) if grad.stride() == promised.stride() else promised.copy_(grad)
 
@@ -173,10 +173,10 @@ def _laid_out_as(x: Tensor, grad: Tensor) -> Tensor:
 def _pull_back(
     work: Work, q: slice, k: slice, keys: Tensor, values: Tensor, gathered: _Gradients
 ) -> None:
-    """Add one block's share to every gradient."""
+    """Add the contribution of one block to every gradient."""
     assert work.lse is not None
     logits, visible, capped = work.logits(q, k, keys)
-    # A logsumexp that was computed in another way may be far from the largest logits.
+    # If products are unbounded, a logsumexp computed in another order may be far from the largest logits.
     level = work.lse[:, :, q] if work.bounded else torch.logsumexp(logits, dim=-1)
     weights = logits.sub_(_finite(level)[..., None]).exp_()
     grad_rows = gathered.grad[:, :, q].to(work.dtype)
@@ -184,7 +184,7 @@ def _pull_back(
 
     grad_weights = work.unfold(work.fold(grad_rows) @ values[:, :, k].transpose(-1, -2))
     dropped = weights if factors is None else weights * factors
-    last = -1  # the place of a part's last tensor among those of all parts
+    last = -1  # the index of a part's last tensor among the tensors of all parts
     for part in work.parts:
         last += len(part.tensors())
         if isinstance(part, RowBias) and part.values is not None:

@@ -1,7 +1,7 @@
-"""One block of queries through PyTorch's fused CPU kernel, with a bias and a mask that go by diagonals.
+"""One block of queries with PyTorch's fused CPU kernel, for a bias and a mask that depend on the diagonal only.
 
-The block's mask is a view with overlapping strides of the vector in `diagonal`, so the kernel reads a dense mask that
-was never written. Strides of a view are positive, hence the block's queries are flipped.
+The block's mask is a view, with overlapping strides, of the vector in `diagonal`: the kernel reads a dense mask that
+no code writes. Strides of a view cannot be negative, so the block's queries are flipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def fits(work: Work) -> bool:
-    """Whether the kernel can do this call, block by block."""
+    """Whether the kernel supports this call, block by block."""
     q, v = work.q, work.v
     return (
         q.device.type == "cpu"
@@ -30,9 +30,9 @@ def fits(work: Work) -> bool:
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """In float32, so that the result is rounded once, and with rows of adjacent numbers.
+    """A copy in float32, so that the result is rounded once, with contiguous rows.
 
-    The kernel reads every row as adjacent, and does not check that it is.
+    The kernel reads rows as contiguous and does not check that they are.
     """
     x = x.float()
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -44,7 +44,7 @@ def attend(work: Work, k: Tensor, v: Tensor, rows: slice, seen: slice, out: Tens
     groups = work.q.shape[1] // k.shape[1]
     kernels = cpu_attention()
     assert kernels is not None  # as `fits` checks
-    for g in range(groups):  # the kernel wants as many key heads as query heads
+    for g in range(groups):  # the kernel needs as many key heads as query heads
         block, block_lse = kernels[0](
             dense_rows(work.q[:, g::groups, rows].flip(2)), k[:, :, seen], v[:, :, seen],
             attn_mask=view if view is None or view.shape[1] == 1 else view[:, g::groups], scale=work.scale,
@@ -53,7 +53,7 @@ def attend(work: Work, k: Tensor, v: Tensor, rows: slice, seen: slice, out: Tens
         lse[:, g::groups, rows] = block_lse.flip(2)
     if (
         not 0 <= work.mask.offset <= work.mask.k_len - work.mask.q_len
-    ):  # else each sees the key of its own index
+    ):  # otherwise every query sees the key of its own index
         blind = ~work.mask.sees_any(rows, lse.device)
         lse[:, :, rows] = lse[:, :, rows].masked_fill(blind, -math.inf)
 
@@ -62,11 +62,11 @@ def pull_back(
     work: Work, k: Tensor, v: Tensor, rows: slice, seen: slice, grad: Tensor, out: Tensor,
     totals: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """Add one block's share to the gradients of q, k and v (a bias that needs its own goes another way)."""
+    """Add one block's gradients of q, k and v (a bias that needs gradients never comes here)."""
     assert work.lse is not None
     view = _mask_view(work, rows, seen)
     grad_q, grad_k, grad_v = totals
-    # Weights are exp(logit - lse): a row that sees nothing gets weights of 0 from +inf, of NaN from -inf.
+    # Weights are exp(logit - lse): for a row that sees no key, +inf gives weights of 0, -inf gives NaN.
     own_lse = work.lse[:, :, rows].masked_fill(work.lse[:, :, rows] == -math.inf, math.inf)
     groups = work.q.shape[1] // k.shape[1]
     kernels = cpu_attention()
@@ -85,7 +85,7 @@ def pull_back(
 
 
 def _mask_view(work: Work, rows: slice, seen: slice) -> Tensor | None:
-    """The block's bias and mask as ``[batch or 1, heads or 1, rows, keys]`` over one vector a head."""
+    """The block's bias and mask: a view ``[batch or 1, heads or 1, rows, keys]`` of one vector per head."""
     assert work.diagonals is not None
     if not work.parts and work.mask.sees_all:
         return None

@@ -1,9 +1,9 @@
-"""Calls whose bias and mask go by diagonals: the one vector that says both, and the gradients of such a call.
+"""Calls whose bias and mask depend on the diagonal only: one vector for both, and the gradients of such a call.
 
-Bias and mask are together one vector per head, entry n for the n-th diagonal. With the queries in reverse, query f
-and key j lie on diagonal f + j, so the bias of a tile is a view of the vector with overlapping strides, which nobody
-wrote as a matrix. The gradient of the bias is such a vector, too: each tile adds the sums of its diagonals. In a
-backward pass the logsumexp is known, so tiles need not span a row and stay in the processor's cache.
+Bias and mask together are one vector per head, entry n for the n-th diagonal. With the queries in reverse, query f
+and key j lie on diagonal f + j, so the bias of a tile is a view of the vector with overlapping strides; the matrix is
+never written. The gradient of the bias is such a vector, too: each tile adds the sums of its diagonals. In a
+backward pass the logsumexp is known, so tiles need not span a row and fit in the processor's cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..bias.base import Bias, DiagonalBias
 from .mask import Mask
 
-# Logits of a tile on the CPU, and its queries: measured, with the keys' gradients to be added to each time.
+# The most logits and queries of a tile on the CPU. Measured: each tile adds to the gradients of all its keys.
 _LOGITS_PER_TILE = {"cpu": 2**20}
 _ROWS_PER_TILE = 256
 
@@ -38,7 +38,7 @@ class Diagonals:
     q_len: int
 
     def of_tile(self, rows: slice, seen: slice) -> slice:
-        """Which diagonals a tile meets."""
+        """The diagonals of a tile."""
         first = self.q_len - rows.stop + seen.start - self.seen.start
         return slice(first, first + rows.stop - rows.start + seen.stop - seen.start - 1)
 
@@ -50,7 +50,7 @@ class Diagonals:
 def describe(
     parts: tuple[Bias, ...], mask: Mask, scale: float, dtype: torch.dtype, device: torch.device
 ) -> Diagonals | None:
-    """Bias and mask of every diagonal; None where they do not go by diagonals."""
+    """Bias and mask of every diagonal; None if they do not depend on the diagonal only."""
     if not mask.by_distance:
         return None
     rows, seen = slice(0, mask.q_len), slice(0, mask.k_len)
@@ -71,7 +71,7 @@ def describe(
 
 
 def of_part(part: Bias, scale: float, dtype: torch.dtype) -> Tensor | None:
-    """What a part adds to the logits on each diagonal; None if there is not one number on each."""
+    """What a part adds to the logits of each diagonal; None if a diagonal has more than one number."""
     diagonals = part.diagonals()
     if diagonals is None:
         return None
@@ -86,7 +86,7 @@ def pull_back(
 
     Args:
         lse: Of each query, finite.
-        shared: What is subtracted from the gradient of all weights of a query.
+        shared: Subtracted from the gradients of all weights of a query.
     """
     dtype = bias.vector.dtype
     batch, heads, _, head_dim = q.shape
@@ -97,7 +97,7 @@ def pull_back(
         return x.reshape(batch * kv_heads, -1, x.shape[-1])
 
     def reversed_rows(x: Tensor, less: Tensor, rows: slice) -> Tensor:
-        """With one more channel, which makes a product with `keys` or `values` subtract ``less``."""
+        """Rows in reverse with one more channel, so that a product with `keys` or `values` subtracts ``less``."""
         return fold(torch.cat([x[:, :, rows].to(dtype), -less[:, :, rows, None]], dim=-1).flip(2))
 
     keys = fold(torch.nn.functional.pad(k.to(dtype), (0, 1), value=1.0))
@@ -137,7 +137,7 @@ def pull_back(
 
 
 def _tiles(heads: int, mask: Mask, device: str) -> list[tuple[slice, list[slice]]]:
-    """Ranges of queries, each with ranges of keys that cover all they see."""
+    """Ranges of queries, each with ranges of keys that cover all their visible keys."""
     tiles: list[tuple[slice, list[slice]]] = []
     height = max(1, min(_ROWS_PER_TILE, mask.q_len))
     width = max(64, _LOGITS_PER_TILE.get(device, 2**24) // (heads * height))
@@ -151,14 +151,14 @@ def _tiles(heads: int, mask: Mask, device: str) -> list[tuple[slice, list[slice]
 
 
 class _Scratch:
-    """Memory for one tile after another."""
+    """Buffers that all tiles reuse."""
 
     def __init__(self, like: Tensor) -> None:
         self._flat = (like.new_empty(0), like.new_empty(0))
         self._padded = self._flat[0]
 
     def tile(self, shape: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Two matrices to write, and a third that `diagonal_sums` will read."""
+        """Two matrices to write to, and a third that `diagonal_sums` reads."""
         *outer, height, width = shape
         count = math.prod(shape)
         first, second = self._flat
@@ -169,8 +169,11 @@ class _Scratch:
         return first[:count].view(shape), second[:count].view(shape), self._padded[..., :width]
 
     def diagonal_sums(self) -> Tensor:
-        """Rows padded by their own number and read one element short shift by one more each row, so that
-        diagonals become columns and the sums run along contiguous memory."""
+        """Sum each diagonal of the third matrix.
+
+        Its rows are padded by their own number. Read with rows one element shorter, each row is shifted by one more, so
+        diagonals become columns and the sums run along contiguous memory.
+        """
         height = self._padded.shape[-2]
         count = self._padded.shape[-1] - 1
         return self._padded.flatten(-2)[..., : height * count].unflatten(-1, (height, count)).sum(-2)

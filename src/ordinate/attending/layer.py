@@ -32,10 +32,10 @@ from .arguments import as_padding
 class KVCache:
     """A layer's cache of past tokens: keys, values, positions and padding.
 
-    Start with an empty one and pass it to every call; each call appends its tokens. Keys are cached
+    Start with an empty cache and pass it to every call; each call appends its tokens. Keys are cached
     rotated, but unrotated where the rotation of old keys changes as the sequence grows (`length_dependent`) or
-    the bias reads keys (`reads_keys`). Inputs are cached where the bias reads those (`reads_input`), and
-    positions where some were given: without, tokens are in order.
+    the bias reads keys (`reads_keys`). Inputs are cached where the bias reads them (`reads_input`), and
+    positions where the caller gave some: without, tokens are in order.
     """
 
     k: Float[Tensor, "batch kv_heads seen head_dim"] | None = None
@@ -50,7 +50,7 @@ class KVCache:
     def extended(
         self, k: Tensor, v: Tensor, new: Places, padding: Tensor | None, x: Tensor | None
     ) -> KVCache:
-        """A cache of these tokens after the ones seen; this one stays as it is."""
+        """A new cache with these tokens appended; this cache does not change."""
         seen = len(self)
         whole_padding = None
         if self.padding is not None or padding is not None:
@@ -79,7 +79,7 @@ class KVCache:
         )
 
     def seen_from(self, new: Places) -> Places:
-        """The last tokens as queries, and all of them as keys."""
+        """Places with the last tokens as queries and all tokens as keys."""
         if self.positions is None:
             return Places.in_order(new.q_len, len(self), device=new.device)
         return Places.at(new.queries, self.positions)
@@ -90,7 +90,7 @@ class KVCache:
 
 
 def _join_positions(old: Tensor, new: Tensor) -> Tensor:
-    """One after the other, where either may hold for all rows, or for all axes, at once."""
+    """Concatenate positions, each of which may be broadcast over rows or axes."""
     if old.dim() != new.dim():
         axes = max(old, new, key=Tensor.dim).shape[0]
         old, new = (p if p.dim() == 3 else p.expand(axes, *p.shape) for p in (old, new))
@@ -100,9 +100,9 @@ def _join_positions(old: Tensor, new: Tensor) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention whose only knowledge of order is its encoding.
+    """Self-attention with any position encoding.
 
-    The encoding's `rotate` and `bias` are used here; its `embed` belongs before the first layer.
+    The layer calls the encoding's `rotate` and `bias`; call its `embed` before the first layer.
 
     Args:
         num_kv_heads: Fewer key and value heads than query heads (grouped-query attention).
@@ -191,13 +191,13 @@ class MultiHeadAttention(nn.Module):
         segment_ids: Int[Tensor, "#batch seq"] | None = None,
         key_padding_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
-        """Attend from every token of ``x`` to ``x`` and, with a cache, to all tokens before it.
+        """Attend from every token of ``x`` to ``x`` and, with a cache, to all cached tokens.
 
         Args:
-            positions: Of the tokens in ``x``. Default: they go on where the cache ends.
+            positions: Of the tokens in ``x``. Default: they continue after the cache.
             lengths: See `PositionEncoding.rotate`.
             segment_ids: Packed sequences; not together with a cache.
-            key_padding_mask: True at tokens of ``x`` nobody may see.
+            key_padding_mask: True at padding tokens of ``x``, which no query sees.
         """
         check_features("x", x, "batch, seq, d_model", self.d_model)
         batch, seq, _ = x.shape
@@ -230,7 +230,7 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(out.transpose(1, 2).flatten(-2))
 
     def _new_places(self, q: Tensor, positions: Tensor | None, cache: KVCache | None) -> Places:
-        """Where the tokens of a call stand: those left out go on where the cache ends."""
+        """The places of the tokens of a call; positions left out continue after the cache."""
         seq = q.shape[2]
         if positions is None:
             start = 0 if cache is None else len(cache)
@@ -258,7 +258,7 @@ class MultiHeadAttention(nn.Module):
                 rotated_q, grown.k, grown.v, bias=bias, scale=scale,
                 key_padding_mask=grown.padding, **options,
             )  # fmt: skip
-        cache.become(grown)  # only now: a refused call leaves the cache as it was
+        cache.become(grown)  # last, so that a refused call does not change the cache
         return out
 
     def _check_cache(self, cache: KVCache, k: Tensor) -> None:

@@ -11,15 +11,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """A description of the visible pairs, cut into blocks like a bias.
+    """A description of the visible pairs; `block` slices it like a bias.
 
-    A query's index counts from the end: with ``offset = k_len - q_len`` the last query has the index of the last key.
-    Packed sequences whose queries are not their keys have explicit indices.
+    Indices of queries are aligned to the end: with ``offset = k_len - q_len`` the last query has the index of the
+    last key. Packed sequences whose queries are not the same tokens as their keys have explicit indices.
 
     Attributes:
         window: See ``0 <= query - key < window`` if causal, ``|query - key| < window`` if not.
-        q_index, k_index: Indices in place of ``i + offset`` and ``j``.
-        q_segments, k_segments: Only pairs of one segment see each other.
+        q_index, k_index: Indices that replace ``i + offset`` and ``j``.
+        q_segments, k_segments: A query sees only keys of its own segment.
         key_padding: True at keys that no query sees.
     """
 
@@ -34,7 +34,7 @@ class Mask:
     k_segments: Int[Tensor, "#batch k"] | None = None
     key_padding: Bool[Tensor, "#batch k"] | None = None
 
-    #: Whether a pair's visibility follows from ``i - j`` alone.
+    #: Whether the visibility of a pair depends on ``i - j`` only.
     by_distance: bool = field(init=False)
     #: Whether every query sees every key.
     sees_all: bool = field(init=False)
@@ -85,7 +85,7 @@ class Mask:
         )
 
     def visible_keys(self, q: slice) -> slice:
-        """A range that contains every key these queries see; no other key need be read."""
+        """A range that contains every key that these queries see."""
         if not self.by_distance:
             return self._visible_keys_by_looking(q)
         start, stop = 0, self.k_len

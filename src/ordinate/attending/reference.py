@@ -13,7 +13,7 @@ from .call import Call, Result, scaled_dense
 
 
 def unsupported_reasons(call: Call) -> list[str]:
-    """The reference does everything."""
+    """The reference supports every call."""
     return []
 
 
@@ -31,7 +31,7 @@ def run(call: Call) -> Result:
 
     visible = call.mask.dense(q.device)
     sees_any = visible.any(dim=-1, keepdim=True)
-    # A row that sees nothing gets harmless logits first, so that no gradient of it is NaN.
+    # A row that sees no key gets logits of 0 first, so that its gradients are not NaN.
     logits = logits.masked_fill(~visible & sees_any, -math.inf).masked_fill(~sees_any, 0.0)
     weights = torch.softmax(logits, dim=-1).masked_fill(~sees_any, 0.0)
     lse = torch.logsumexp(logits, dim=-1).masked_fill(~sees_any[..., 0], -math.inf)

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels, where the call is one they can express without a dense mask."""
+"""PyTorch's scaled_dot_product_attention, for calls that need no dense mask."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unsupported_reasons(call: Call) -> list[str]:
 
 def run(call: Call) -> tuple[Tensor, None]:
     mask = call.mask
-    # Branches, for under a compiler lengths and head counts are symbols and the flags must not be.
+    # if statements, because under torch.compile lengths are symbolic, but the flags must be plain bools.
     is_causal, enable_gqa = mask.causal, False
     if mask.q_len == 1:
         is_causal = False
@@ -56,7 +56,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         enable_gqa = True
     q, k, v = call.q, call.k, call.v
     if q.device.type == "cpu":
-        # Its CPU kernels multiply low precision as it comes; widened, the result is rounded once.
+        # PyTorch's CPU kernels multiply in low precision; in float32 the result is rounded once.
         q, k, v = (x.to(compute_dtype(x.dtype)) for x in (q, k, v))
 
     def attend(k: Tensor, attn_mask: Tensor | None) -> Tensor:
@@ -69,11 +69,11 @@ def run(call: Call) -> tuple[Tensor, None]:
         out = attend(k, None)
     else:
         hidden, shown = mask.key_padding[:, None, :, None], ~mask.key_padding[:, None, None, :]
-        # The kernels hide a key by adding -inf to its logits; if one is infinite or NaN, that makes NaN. The CPU is
-        # asked whether it has, which is quicker than to copy the keys each time.
-        asked = q.device.type == "cpu" and not is_traced(q, k, v)
-        out = attend(k, shown) if asked else attend(k.masked_fill(hidden, 0.0), shown)
-        if asked and not math.isfinite(out.detach().sum().item()):
+        # The kernels hide a key by adding -inf to its logits, which gives NaN if a logit is infinite or NaN. On the CPU
+        # we check the result for NaN, which is quicker than copying the keys each time.
+        checked = q.device.type == "cpu" and not is_traced(q, k, v)
+        out = attend(k, shown) if checked else attend(k.masked_fill(hidden, 0.0), shown)
+        if checked and not math.isfinite(out.detach().sum().item()):
             out = attend(k.masked_fill(hidden, 0.0), shown)
     if not (torch.compiler.is_compiling() or is_transformed() or out.grad_fn is None):
         _refuse_second_derivatives(out.grad_fn)
@@ -81,7 +81,7 @@ def run(call: Call) -> tuple[Tensor, None]:
 
 
 def _refuse_second_derivatives(node: torch.autograd.graph.Node) -> None:
-    """PyTorch refuses as well, but does not say which implementation has them. Its plain operations have them."""
+    """Refuse with a message that names an implementation with second derivatives; PyTorch's error names none."""
     if node.name().startswith("ScaledDotProduct"):
         node.register_hook(_differentiable_once)
 

@@ -1,4 +1,4 @@
-"""Attention over sequences of different lengths laid end to end, without padding."""
+"""Attention over packed sequences of different lengths, without padding."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def attention_varlen(
     Float[Tensor, "q_tokens heads v_dim"]
     | tuple[Float[Tensor, "q_tokens heads v_dim"], Float[Tensor, "heads q_tokens"]]
 ):
-    """`attention` for packed sequences: each sees itself alone, aligned to the bottom right.
+    """`attention` for packed sequences: each sees only itself, aligned to the bottom right.
 
     Args:
-        cu_seqlens_q: Where each sequence's queries start, and the end of the last: ``[0, n0, n0 + n1, …]``.
-        cu_seqlens_k: The same for keys. Default: as the queries.
+        cu_seqlens_q: Where the queries of each sequence start, and the end of the last: ``[0, n0, n0 + n1, …]``.
+        cu_seqlens_k: The same for keys. Default: ``cu_seqlens_q``.
         q_positions, k_positions: ``[tokens]``. Left out, each sequence's keys count from 0 and its
             queries are aligned to the end of its keys.
-        lengths: One a sequence. Default: its largest position + 1.
+        lengths: One per sequence. Default: its largest position + 1.
 
     The other arguments are those of `attention`.
 
@@ -98,7 +98,7 @@ def attention_varlen(
         q_segments=q_segments[None], k_segments=k_segments[None],
     )  # fmt: skip
     if not level:
-        # Bottom right: the last query of each sequence is level with its last key.
+        # Bottom right: the last query of each sequence is aligned with its last key.
         q_index = q_index + (cu_seqlens_k.diff() - cu_seqlens_q.diff())[q_segments]
         mask = replace(mask, q_index=q_index[None], k_index=k_index[None])
 
@@ -156,12 +156,12 @@ def _check_starts(name: str, starts: Tensor, tokens: Tensor) -> None:
 
 
 def _reading_waits(starts: Tensor) -> bool:
-    """Whether reading the numbers waits for a device, so that one layer should do it for all."""
+    """Whether reading the values waits for a device, so that the first layer should read them for all layers."""
     return starts.device.type != "cpu"
 
 
 def _segments(starts: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Each token's sequence, and its place within it."""
+    """Each token's sequence, and its index within that sequence."""
     index = torch.arange(tokens, device=starts.device)
     segments = torch.searchsorted(starts[1:].contiguous(), index, right=True, out_int32=True)
     return segments, index - starts[segments]

@@ -1,4 +1,4 @@
-"""An attention call as an operator takes it: tensors, numbers and text, and what both passes compute from them."""
+"""`Work`: an attention call as the arguments of an operator, and what forward and backward compute from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..numerics import compute_dtype
 from . import diagonal
 from .mask import Mask
 
-# Logits held at once: large enough to keep matrix products busy, small enough for caches.
+# The most logits of a block: enough for efficient matrix products, few enough for the processor's caches.
 _LOGITS_PER_BLOCK = {"cpu": 2**21, "cuda": 2**25}
 
 
@@ -48,20 +48,20 @@ class Work:
         self.parts = rebuilt_parts(self.bias, self.bias_integers, self.bias_spec)
         q_len, k_len = self.q.shape[2], self.k.shape[2]
         self.mask = Mask(q_len, k_len, self.offset, self.causal, self.window, *self.mask_tensors)
-        #: Whether there is nothing to attend from or to.
+        #: Whether there are no queries or no keys.
         self.empty = 0 in (*self.q.shape[:3], k_len)
 
     @functools.cached_property
     def bounded(self) -> bool:
-        """Whether no product of a query and a key is so large that only the same sum, added up again, is near it,
-        and no query's logsumexp is NaN or +inf (from a bias of such numbers).
+        """Whether all products of queries and keys are so small that another order of summation gives nearly the same
+        logits, and no query's logsumexp is NaN or +inf (from a bias with such numbers).
 
-        If so, -inf added to a logit hides it, 0 times its gradient is 0, and weights may be computed from a logsumexp
-        that was computed in another way. If not, each can be NaN, and a token's future would change the token: such
-        calls are computed with a mask for each pair, without PyTorch's kernel.
+        If so, adding -inf to a logit hides it, 0 times its gradient is 0, and weights may be computed from a logsumexp
+        that was summed in another order. If not, each of these can be NaN or wrong, and future tokens would change a
+        token: such calls use a mask for each pair and not PyTorch's kernel.
 
-        A norm of all queries or keys is at least that of any one of them and takes next to no time; most calls are
-        known by it. Norms are infinite themselves long before a product is.
+        The norm of all queries or keys bounds that of each one and is quick to compute; it decides most calls. Norms
+        become infinite long before a product does.
         """
         if self.lse is not None and not self.lse.sum().item() < math.inf:
             return False
@@ -74,13 +74,13 @@ class Work:
 
     @functools.cached_property
     def diagonals(self) -> diagonal.Diagonals | None:
-        """Bias and mask of each diagonal; None where something else stands between logits and weights."""
+        """Bias and mask of each diagonal; None with a softcap or dropout, or if they do not depend on it only."""
         if self.softcap is not None or self.dropout_p or self.empty:
             return None
         return diagonal.describe(self.parts, self.mask, self.scale, self.dtype, self.q.device)
 
     def blocks(self) -> list[tuple[slice, slice]]:
-        """Ranges of queries, each with the range of keys they see; queries that see none are left out."""
+        """Ranges of queries, each with the range of keys that they see; without queries that see no key."""
         batch, heads, q_len, _ = self.q.shape
         budget = _LOGITS_PER_BLOCK.get(self.q.device.type, 2**25)
         rows = max(16, min(256, budget // max(1, batch * heads * self.mask.k_len)))
@@ -100,7 +100,7 @@ class Work:
         return x.reshape(x.shape[0], self.q.shape[1], -1, x.shape[-1])
 
     def logits(self, q: slice, k: slice, keys: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits of a block, -inf where hidden, what is visible of them, and the softcap's tanh."""
+        """Logits of a block, -inf where hidden; the mask of visible pairs; and the softcap's tanh."""
         rows = self.q[:, :, q].to(self.dtype)
         logits = self.unfold(self.fold(rows) @ keys[:, :, k].transpose(-1, -2)).mul_(self.scale)
         capped = None
@@ -113,7 +113,7 @@ class Work:
         return logits.masked_fill_(~visible, -math.inf), visible, capped
 
     def _dense(self, part: Bias) -> Tensor:
-        """A block's bias: from its diagonals where each has one number, else looked up pair by pair."""
+        """A block's bias: from its diagonals if each has one number, otherwise looked up for each pair."""
         diagonals = diagonal.of_part(part, self.scale, self.dtype)
         if diagonals is not None:
             return diagonals.unfold(-1, part.shape[2], 1).flip(-2)

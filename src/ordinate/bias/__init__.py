@@ -1,1 +1,1 @@
-"""Encodings that add to the attention logits, one a file, and the descriptions they do it with."""
+"""Encodings that add to the attention logits, one per file, and the bias types that they return."""

@@ -1,4 +1,4 @@
-"""The sum of two biases: one description where one can hold both, else a list of the two."""
+"""The sum of two biases: merged into one where one bias type can hold both, otherwise a `SumBias`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import Bias, DistanceBias, LinearBias, SumBias, parts_of
 
 
 def add(first: Bias, second: Bias) -> Bias:
-    """The sum of two biases, merged into one description where one can hold both."""
+    """The sum of two biases, merged into one where one bias type can hold both."""
     if isinstance(first, SumBias) or isinstance(second, SumBias):
         return SumBias((*parts_of(first), *parts_of(second)))
     merged = _merge(first, second)
@@ -33,7 +33,7 @@ def _merge(first: Bias, second: Bias) -> Bias | None:
     if isinstance(first, DistanceBias) and isinstance(second, DistanceBias):
         lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
     elif first.places.is_in_order and first.places.aligned and not torch.compiler.is_compiling():
-        # A linear bias has no end; if positions were left out, the lengths say which distances its table needs.
+        # A linear bias has no end; if positions were left out, the lengths determine which distances its table needs.
         _, q_len, k_len = first.shape
         table = first if isinstance(first, DistanceBias) else second
         assert isinstance(table, DistanceBias)
@@ -56,5 +56,5 @@ def _tabulate(bias: LinearBias | DistanceBias, lo: int, hi: int) -> Float[Tensor
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Sums of 16 bits are not rounded to 16 bits."""
+    """Widen 16-bit tensors, so that their sums are not rounded to 16 bits."""
     return tensor.to(compute_dtype(tensor.dtype))

@@ -39,7 +39,7 @@ class ALiBi(PositionEncoding):
     """Subtract ``slope · distance`` from the logits (Press et al. 2021, arXiv:2108.12409).
 
     The bias is added after the softmax scale and not multiplied by it, unless `scaled`. Causal by default:
-    without a causal mask the line would reward the future, so `attention` refuses it there.
+    without a causal mask it would reward future keys, so `attention` refuses it there.
 
     Args:
         symmetric: Penalise ``|distance|``, for attention in both directions.

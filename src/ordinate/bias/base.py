@@ -1,4 +1,4 @@
-"""What a bias answers, and the bookkeeping all bias types share."""
+"""The base classes of the bias types, and how a custom operator takes a bias."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 class Bias:
     """The base of the bias types: frozen dataclasses whose fields are tensors or plain settings."""
 
-    #: Multiplied by the softmax scale, as ``q·k`` is (Shaw, Falcon's ALiBi); most are not.
+    #: Whether the bias is multiplied by the softmax scale, like ``q·k`` (Shaw, Falcon's ALiBi); most are not.
     scaled: bool
-    #: Rewards the future, so it is only right under a causal mask.
+    #: Whether the bias is only right under a causal mask, because it rewards future keys.
     causal_only: bool
 
     _registry: ClassVar[dict[str, type[Bias]]] = {}
@@ -35,11 +35,11 @@ class Bias:
         self.check()
 
     def check(self) -> None:
-        """Refuse what a caller should not have made. A bias that is cut or rebuilt from one is not checked again."""
+        """Check the fields of a bias that a caller made. Biases cut or rebuilt from it are not checked again."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # A class made again under its name (a notebook's cell run twice) is another class.
+        # A class that is defined again under the same name (a notebook cell run twice) is another class.
         name = f"{cls.__module__}.{cls.__qualname__}"
         cls._name = f"{name}#{len(Bias._registry)}" if name in Bias._registry else name
         Bias._registry[cls._name] = cls
@@ -95,9 +95,9 @@ class Bias:
         return found
 
     def computed_in(self, dtype: torch.dtype) -> Bias:
-        """The same with float32 tensors made float64 for a call in float64, and the other way round.
+        """The bias with float32 tensors converted to float64 for a call in float64, and the other way round.
 
-        16 bits are widened where they are read: exactly, and without a copy of the whole.
+        16-bit tensors are widened where they are read: exactly, and without a copy of the whole tensor.
         """
         if not is_dataclass(self):
             return self
@@ -109,7 +109,7 @@ class Bias:
                 changed[field.name] = value.to(dtype)
         return replace(self, **changed) if changed else self
 
-    # How a custom operator takes a bias: as tensors, integers and one line of text, for its schema knows nothing else.
+    # A custom operator's schema knows only basic types, so it takes a bias as tensors, integers and a line of text.
 
     def flattened(self) -> tuple[list[Tensor], list[int], str]:
         """The whole bias: `tensors`, the fields that are integers, and all others as one line of text."""
@@ -127,7 +127,7 @@ class Bias:
                 integers.extend(of_places)
                 text = f"places {kind}"
             elif isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
-                # Where a table starts may follow from a length, which is a symbol to a compiler and has no text.
+                # The start of a table may follow from a length, which is symbolic under torch.compile and has no text.
                 integers.append(value)  # type: ignore[arg-type]
                 text = "integer"
             else:
@@ -144,13 +144,13 @@ class Bias:
         return parts[0] if len(parts) == 1 else SumBias(parts)
 
     def __add__(self, other: Bias) -> Bias:
-        from .add import add  # types come first: the rules of addition need all of them
+        from .add import add  # imported late, because add.py imports all bias types
 
         return add(self, other) if isinstance(other, Bias) else NotImplemented
 
 
 class PairBias(Bias):
-    """A bias looked up with the positions of a query and a key."""
+    """A bias that depends on the positions of a query and a key."""
 
     places: Places
 
@@ -172,16 +172,16 @@ class PairBias(Bias):
 
 
 class DiagonalBias(PairBias):
-    """A bias that depends on the distance alone."""
+    """A bias that depends on the distance only."""
 
     def at(self, distances: Int[Tensor, "batch *shape"]) -> Float[Tensor, "batch heads *shape"]:
-        """What is added to the logits at these distances."""
+        """The bias at these distances."""
         raise NotImplementedError
 
     def gradient(
         self, grad: Float[Tensor, "batch heads n"], distances: Int[Tensor, "batch n"]
     ) -> Tensor:
-        """The gradient of the one tensor, given that of the logits at these distances."""
+        """The gradient of the bias's one tensor, given the gradient of the logits at these distances."""
         raise NotImplementedError
 
     def dense(self) -> Float[Tensor, "batch heads q k"]:
@@ -216,13 +216,13 @@ class DiagonalBias(PairBias):
 
 
 def unchecked(bias: Bias, **changes: Any) -> Bias:
-    """A bias with some fields changed, of which nothing has to be checked."""
+    """A bias with some fields changed, without `check`."""
     values = {field.name: getattr(bias, field.name) for field in fields(bias)}  # type: ignore[arg-type]
     return _made(type(bias), values | changes)
 
 
 def _made(kind: type[Bias], values: dict[str, Any]) -> Bias:
-    if kind.__post_init__ is not Bias.__post_init__:  # what else it does is not known
+    if kind.__post_init__ is not Bias.__post_init__:  # a subclass's own `__post_init__` must run
         return kind(**values)
     made = object.__new__(kind)
     for name, value in values.items():
@@ -231,7 +231,7 @@ def _made(kind: type[Bias], values: dict[str, Any]) -> Bias:
 
 
 def rebuilt_parts(tensors: Sequence[Tensor], integers: Sequence[int], spec: str) -> tuple[Bias, ...]:
-    """The summands of the bias that was flattened into these."""
+    """The summands of a flattened bias."""
     next_tensor, next_integer = iter(tensors), iter(integers)
     parts = []
     for kind, settings in _parsed(spec):
@@ -250,7 +250,7 @@ def rebuilt_parts(tensors: Sequence[Tensor], integers: Sequence[int], spec: str)
 
 @functools.lru_cache(maxsize=256)
 def _parsed(spec: str) -> list[tuple[type[Bias], dict[str, tuple[str, Any]]]]:
-    """Each part's class, and for each field where its value comes from: the tensors, the integers or the text."""
+    """Each part's class, and the source of each field's value: the tensors, the integers or the text."""
     parts = []
     for line in spec.splitlines():
         name, *settings = line.split(";")
@@ -270,16 +270,16 @@ cleared_by(_parsed.cache_clear)
 
 
 def same_batch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with one batch size, where either may be 1."""
+    """Expand both to one batch size; either may be 1."""
     batch = second.shape[0] if first.shape[0] == 1 else first.shape[0]
     return first.expand(batch, *first.shape[1:]), second.expand(batch, *second.shape[1:])
 
 
 def diagonal_sums(matrix: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads diagonals"]:
-    """Sum each diagonal; entry ``(q_len - 1 - i) + j`` gathers query i and key j.
+    """Sum each diagonal; entry ``(q_len - 1 - i) + j`` includes query i and key j.
 
-    Rows padded by their own number and read one element short shift by one more each row, so
-    diagonals become columns and the sum runs along contiguous memory.
+    Rows are padded by their own number. Read with rows one element shorter, each row is shifted by one more, so
+    diagonals become columns and the sums run along contiguous memory.
     """
     q_len, k_len = matrix.shape[-2:]
     count = q_len + k_len - 1

@@ -20,8 +20,8 @@ from .types import DistanceBias
 class ClippedBias(PositionEncoding):
     """Add ``weight[clip(distance)]`` to the logits of each head.
 
-    Often called "the T5 bias", but T5 shares entries between far distances
-    (`T5Bias`), this one has ``2 · max_distance + 1`` rows, row ``distance + max_distance``.
+    Often called "the T5 bias", but T5 shares entries between large distances (`T5Bias`). This bias has
+    ``2 · max_distance + 1`` rows; a distance reads row ``distance + max_distance``.
 
     Example:
         >>> ClippedBias(num_heads=8, max_distance=128).weight.shape

@@ -1,4 +1,4 @@
-"""Shaw's relative keys: the query looks at a trained vector for each distance."""
+"""Shaw's relative keys: the query is multiplied with a trained vector for each distance."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Shaw(PositionEncoding):
         check_features("q", q, "batch, heads, seq, head_dim", self.head_dim)
         places = resolve(q, k, q_positions, k_positions)
         dtype = compute_dtype(q.dtype)
-        # The paper counts key - query, a bias counts query - key: the same rows, read backwards.
+        # The paper's distance is key - query, that of a bias query - key: the same rows in reverse.
         return RowBias(
             features=q,
             table=self.keys.flip(0)[None].to(dtype),

@@ -1,4 +1,4 @@
-"""T5's bias: one trained number for each near distance and for each logarithmic range of far ones."""
+"""T5's bias: one trained number for each small distance and for each logarithmic range of large ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def t5_buckets(
     """The bucket of each distance ``query - key``, as T5's own code assigns it.
 
     Half of the buckets hold one distance each; the others grow logarithmically up to
-    ``max_distance``. With both directions, each has half of the buckets and keys to the right of
-    the query (negative distance) have the upper half; with one, the future shares bucket 0.
-    Logarithms are float32, for that is where the checkpoints' bucket edges come from.
+    ``max_distance``. If bidirectional, each direction has half of the buckets and keys to the right of
+    the query (negative distance) have the upper half; if not, all future keys share bucket 0.
+    Logarithms are float32, as in the code that the checkpoints were trained with.
 
     Example:
         >>> t5_buckets(torch.tensor([-1, 0, 1, 8, 128]), 32, 128, bidirectional=True)
@@ -46,11 +46,11 @@ def t5_buckets(
 
 
 def t5_rows(num_buckets: int, max_distance: int, bidirectional: bool) -> tuple[int, tuple[int, ...]]:
-    """The least distance with an entry of its own, and the bucket of each from there to the greatest.
+    """The least distance with its own entry, and the bucket of each distance from there to the greatest.
 
-    All greater distances share the last bucket. Python's numbers, because a compiler cannot read a tensor's.
+    All greater distances share the last bucket. Python numbers, because torch.compile cannot read a tensor's values.
     """
-    with torch.device("cpu"):  # also for a module made on meta
+    with torch.device("cpu"):  # also for a module on meta
         past = t5_buckets(
             torch.arange(max_distance + 1), num_buckets, max_distance, bidirectional
         ).tolist()
@@ -113,7 +113,7 @@ class T5Bias(PositionEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        # On meta there is nothing to fill, and trying costs torch seconds of imports.
+        # A meta tensor has no data, and filling it makes torch import modules for seconds.
         if not self.weight.is_meta:
             nn.init.normal_(self.weight, std=0.02)
 
@@ -132,7 +132,7 @@ class T5Bias(PositionEncoding):
     ) -> DistanceBias:
         places = resolve(q, k, q_positions, k_positions)
         rows = constant(self._rows, torch.int64, self.weight.device)
-        # Unlike indexing, an embedding has a gradient of one short kernel.
+        # F.embedding, because its gradient is one short kernel; that of indexing is not.
         table = F.embedding(rows, self.weight.to(compute_dtype(q.dtype))).t()
         # A table of one direction has no entry for keys after the query; they would read the entry of distance 0.
         one_way = not self.bidirectional

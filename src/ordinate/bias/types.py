@@ -1,17 +1,16 @@
-"""A bias is a description, not a matrix.
+"""The bias types: descriptions of what an encoding adds to the attention logits, not matrices.
 
-What an encoding adds to the attention logits is one of a few small values. Each carries the
-positions it is looked up with and answers four questions:
+Each holds the positions it is looked up with and has four methods:
 
-* ``dense()``: the whole matrix ``[batch or 1, heads, q, k]`` (q is 1 where all queries are alike). The
-  specification, and for short lengths.
+* ``dense()``: the whole matrix ``[batch or 1, heads, q, k]`` (q is 1 if all queries have the same bias). The
+  specification, and used for short lengths.
 * ``block(q, k)``: the same bias for a slice of the queries and a slice of the keys.
-* ``diagonals()``: one value per diagonal, where every diagonal holds a single value (consecutive
-  positions and a bias that depends on the distance alone).
+* ``diagonals()``: one value per diagonal, if every diagonal has a single value (consecutive
+  positions and a bias that depends on the distance only).
 * ``pullback(grad)``: the gradient of each of its tensors, given the gradient of ``dense()``.
 
-Fast attention asks the last three and never holds the matrix. A learned encoding computes the
-tensors here with ordinary autograd; adding one never means writing a kernel.
+Fast attention calls the last three and never holds the matrix. A learned encoding computes the
+tensors here with ordinary autograd; a new encoding needs no kernel.
 
 ``distance = q_position - k_position``, so the past is positive.
 """
@@ -86,7 +85,7 @@ class DistanceBias(DiagonalBias):
 
     @property
     def hi(self) -> int:
-        """The largest distance with an entry of its own."""
+        """The largest distance with its own entry."""
         return self.lo + self.table.shape[1] - 1
 
     @property
@@ -115,7 +114,7 @@ class DistanceBias(DiagonalBias):
 class KeyBias(Bias):
     """One number per head and key, the same for every query (cumulative gates: FoX, CABLE).
 
-    What such encodings add for the query is constant along its row and cancels in the softmax.
+    What such encodings add per query is constant along the row and cancels in the softmax.
     """
 
     vector: Float[Tensor, "batch heads k"]
@@ -159,8 +158,8 @@ class RowBias(PairBias):
 
     Attributes:
         side: Whether ``features`` belong to the queries or to the keys.
-        values: A vector per distance added to the values (Shaw et al., eq. 3). It acts after the
-            softmax and is a field of the bias so that an explicit ``bias=`` has all of the encoding.
+        values: A vector per distance that is added to the values (Shaw et al., eq. 3). It acts after the
+            softmax; it is a field here so that an explicit ``bias=`` has the complete encoding.
     """
 
     features: Float[Tensor, "#batch heads tokens rank"]
@@ -209,7 +208,7 @@ class RowBias(PairBias):
 
     @property
     def hi(self) -> int:
-        """The largest distance with an entry of its own."""
+        """The largest distance with its own entry."""
         return self.lo + self.table.shape[1] - 1
 
     @property
@@ -226,7 +225,7 @@ class RowBias(PairBias):
         return unchecked(self, features=features, places=self.places.block(q, k))
 
     def rows(self) -> Int[Tensor, "batch q k"]:
-        """Which row of the table each query and key look up."""
+        """The row of the table for each pair of query and key."""
         return self.distances().clamp(self.lo, self.hi) - self.lo
 
     def _oriented_rows(self) -> Int[Tensor, "batch 1 tokens others"]:
@@ -237,7 +236,7 @@ class RowBias(PairBias):
         return matrix if self.side == "query" else matrix.transpose(-1, -2)
 
     def projected(self) -> Float[Tensor, "batch heads tokens distances"]:
-        """``features · table`` for every distance: as many numbers as the table is long per token."""
+        """``features · table`` for every distance: per token as many numbers as the table has distances."""
         dtype = compute_dtype(self.features.dtype)
         return self.features.to(dtype) @ self.table.to(dtype).transpose(-1, -2)
 
@@ -275,7 +274,7 @@ class RowBias(PairBias):
 
 @dataclass(frozen=True, eq=False)
 class SumBias(Bias):
-    """Several biases that do not merge into one; each keeps its own ``scaled``."""
+    """Several biases that do not merge into one; each has its own ``scaled``."""
 
     parts: tuple[Bias, ...]
 

@@ -1,1 +1,1 @@
-"""Encodings that add a code to the embeddings, one a file."""
+"""Encodings that add a code to the embeddings, one per file."""

@@ -20,12 +20,11 @@ from ..positions import sequential
 class Learned(PositionEncoding):
     """A trained table of codes added to the embeddings, as in BERT and GPT-2.
 
-    A position without a row is an error, never a wrong answer: the table cannot say anything
-    about lengths it was not made for.
+    A position without a row is an error, because the table has no code for it.
 
     Args:
         max_positions: How many positions there are, ``0 … max_positions - 1``.
-        offset: Unused rows before that of position 0 (OPT's checkpoints have 2).
+        offset: Unused rows before the row of position 0 (OPT's checkpoints have 2).
 
     Example:
         >>> Learned(512, 16).embed(torch.zeros(1, 3, 16)).shape
@@ -47,7 +46,7 @@ class Learned(PositionEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        # On meta there is nothing to fill, and trying costs torch seconds of imports.
+        # A meta tensor has no data, and filling it makes torch import modules for seconds.
         if not self.weight.is_meta:
             nn.init.normal_(self.weight, std=0.02)  # as BERT and GPT-2 do
 

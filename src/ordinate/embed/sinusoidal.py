@@ -29,7 +29,7 @@ class Sinusoidal(PositionEncoding):
     """Fixed sine and cosine codes added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762, 3.5).
 
     ``code[p, 2i] = sin(p · base^(-2i/d))``, ``code[p, 2i + 1] = cos(p · base^(-2i/d))``. The paper
-    multiplies the embeddings by ``sqrt(d_model)`` before adding; that is the model's to do.
+    multiplies the embeddings by ``sqrt(d_model)`` before adding; the model must do that.
 
     Args:
         layout: ``"interleaved"`` as in the paper; ``"half"`` puts all sines before all cosines,
@@ -64,7 +64,7 @@ class Sinusoidal(PositionEncoding):
         self.endpoint, self.offset = endpoint, offset
 
     def inv_freq(self, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
-        """The angle each pair advances per position, fastest first, in float64 (on the CPU for a device without)."""
+        """The angle each pair advances per position, fastest first, in float64 (on the CPU if the device has none)."""
         return in_float64(device, self._inv_freq)
 
     def _inv_freq(self, home: torch.device) -> Tensor:
@@ -73,7 +73,7 @@ class Sinusoidal(PositionEncoding):
         return torch.pow(self.base, torch.arange(pairs, dtype=torch.float64, device=home) / -steps)
 
     def codes(self, positions: Integer[Tensor, "*shape"]) -> Float[Tensor, "*shape d_model"]:
-        """The code of each position, in float64 (on the CPU for a device without)."""
+        """The code of each position, in float64 (on the CPU if the device has none)."""
         check_integers("positions", positions)
         return in_float64(positions.device, self._codes, positions.long())
 

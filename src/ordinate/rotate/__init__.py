@@ -1,1 +1,1 @@
-"""Encodings that turn queries and keys."""
+"""Encodings that rotate queries and keys."""

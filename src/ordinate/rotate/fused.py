@@ -1,8 +1,8 @@
-"""The rotation as one kernel for q and k: registered with PyTorch, gradient included.
+"""The rotation of q and k as one kernel, registered with PyTorch as an operator with a gradient.
 
 Under `torch.compile` and tracing the kernel is the operator ``ordinate::rotate``, with a fake and a
-gradient; plain eager calls go straight to the launch, for an operator's way through the dispatcher
-takes as long on the host as the kernel takes on the device. Triton is imported by the first launch.
+gradient; plain eager calls launch it directly, because PyTorch's dispatcher takes as long on the host
+as the kernel takes on the device. Triton is imported by the first launch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tables = tuple[Tensor, Tensor]  # cos and sin, float32 [batch or 1, seq, pairs]
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these: of one CUDA device and one dtype of 16 or 32 bits, none dual or transformed."""
+    """Whether the kernel supports these: on one CUDA device, in one 16- or 32-bit dtype, none dual or transformed."""
     first = tensors[0]
     return (
         first.is_cuda
@@ -35,13 +35,13 @@ def supports(*tensors: Tensor) -> bool:
 def rotate(
     q: Tensor, k: Tensor | None, q_tables: Tables, k_tables: Tables, *, interleaved: bool
 ) -> tuple[Tensor, Tensor]:
-    """Turn q and k, ``[batch, heads, seq, head_dim]`` each, in one launch; they are not modified.
+    """Rotate q and k, ``[batch, heads, seq, head_dim]`` each, in one launch; they are not modified.
 
-    The outputs keep the memory format of the inputs, so that a view ``[batch, seq, heads, head_dim]``
-    behind a transpose stays one.
+    The outputs have the memory format of the inputs, so that a transposed view of
+    ``[batch, seq, heads, head_dim]`` stays one.
 
     Args:
-        k: None to turn q alone; the second result is then empty.
+        k: None to rotate q alone; the second result is then empty.
     """
     k = _no_heads(q) if k is None else k
     turned: tuple[Tensor, Tensor] = _rotate(q, k, *q_tables, *k_tables, interleaved, False)
@@ -51,7 +51,7 @@ def rotate(
 def rotate_(
     q: Tensor, k: Tensor | None, q_tables: Tables, k_tables: Tables, *, interleaved: bool
 ) -> None:
-    """Turn q and k in their own memory. Nothing is recorded for autograd.
+    """Rotate q and k in place. Nothing is recorded for autograd.
 
     Args:
         q, k: With unit stride along head_dim and no element twice in memory.
@@ -62,7 +62,7 @@ def rotate_(
         _rotate_in_place_op(*arguments)
         return
     _launch_in_place(*arguments)
-    # Autograd must see that q and k were written to, where one is saved for a backward pass.
+    # Autograd must notice that q and k were written to, in case one is saved for a backward pass.
     torch.autograd.graph.increment_version([x for x in (q, k) if not x.is_inference()])
 
 
@@ -112,7 +112,7 @@ def _save_tables(ctx, inputs, output) -> None:
 
 
 def _turn_back(ctx, needs, _, q_grad: Tensor, k_grad: Tensor):
-    """The gradient of a turn is the opposite turn; a factor in the tables multiplies it alike."""
+    """The gradient of a rotation is the inverse rotation, multiplied by the same factor in the tables."""
     needs_q, needs_k = needs[:2]
     q_cos, q_sin, k_cos, k_sin = ctx.saved_tensors
     flags = ctx.interleaved, not ctx.inverse

@@ -3,9 +3,9 @@
     "interleaved"  pairs are neighbours          [a0 b0 a1 b1 a2 b2]   the paper, Meta, GPT-J, GLM, Cohere
     "half"         pairs are half a head apart   [a0 a1 a2 b0 b1 b2]   GPT-NeoX, Llama in Hugging Face
 
-Weights trained in one layout load in the other without a word and give garbage. The layouts are the
-same up to the order of each head's channels, so permuting the rows of the query and key projections
-(never of the values) turns one into the other exactly.
+Weights trained in one layout load in the other without an error and give garbage. The layouts differ only
+in the order of each head's channels, so permuting the rows of the query and key projections
+(never of the values) converts one into the other exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def to_half(
 
     Args:
         weight: A weight ``[heads · head_dim, in_features]`` or a bias ``[heads · head_dim]``.
-        rotary_dim: How many channels of each head turn, if not all; the rest stay in place.
+        rotary_dim: How many channels of each head are rotated, if not all; the others stay in place.
 
     Example:
         >>> to_half(torch.arange(4.0), head_dim=4)
@@ -53,7 +53,7 @@ def to_interleaved(
 
 
 def check_rotary_dim(rotary_dim: object, head_dim: int) -> int:
-    """How many leading channels of a head turn: an even number, at most all."""
+    """How many leading channels of a head are rotated: an even number, at most all."""
     rotary_dim = check_even("rotary_dim", rotary_dim)
     if rotary_dim > head_dim:
         raise refused("rotary_dim", "must be at most head_dim {most}", rotary_dim, most=head_dim)

@@ -1,4 +1,4 @@
-"""Pairs of channels turned by angles, exactly and with one rounding."""
+"""The rotation of pairs of channels, with one rounding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import Tensor
 from ..tracing import is_traced
 from .layout import Layout
 
-# On the CPU low-precision inputs are widened to float32 this many channels a thread at a time, so that the wide
-# copy stays near the cache. Not less: every operation waits for all threads, which on a busy machine takes
-# longer than the arithmetic of a small block.
+# On the CPU low-precision inputs are widened to float32 in blocks of this many channels per thread, so that the wide
+# copy fits in the cache. Smaller blocks are slower on a busy machine: every operation waits for all threads.
 _CHANNELS_PER_THREAD = 2**17
 
 # From this many channels on, the compiled loop is faster than PyTorch's operations. Both give the same bits.
@@ -33,7 +32,9 @@ def rotate_pairs(
     if is_traced(*tensors) or cos.requires_grad or cos.device.type not in ("cpu", "cuda"):
         return [rotate_pairs_reference(x, cos, sin, layout) for x in tensors]
     learning = [x for x in tensors if x.requires_grad] if torch.is_grad_enabled() else []
-    if learning and len(learning) < len(tensors):  # what needs no gradient gets none
+    if learning and len(learning) < len(
+        tensors
+    ):  # tensors that need no gradient are rotated without autograd
         return [rotate_pairs((x,), cos, sin, layout)[0] for x in tensors]
     if not learning:
         return [_rotate_eagerly(x, cos, sin, layout) for x in tensors]
@@ -42,7 +43,7 @@ def rotate_pairs(
 
 
 def rotate_pairs_reference(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    """The specification, in plain operations; also what a compiler fuses best."""
+    """The specification, in plain operations, which torch.compile also fuses best."""
     turning, passing = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
     a, b = (part.to(cos.dtype) for part in pair_halves(turning, layout))
     turned = (a * cos - b * sin, b * cos + a * sin)
@@ -62,7 +63,7 @@ def pair_halves(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 class _RotatePairs(torch.autograd.Function):
-    """The same numbers in fewer passes over memory; its gradient is the opposite turn."""
+    """`rotate_pairs_reference` in fewer passes over memory; its gradient is the inverse rotation."""
 
     @staticmethod
     def forward(ctx, cos: Tensor, sin: Tensor, layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -128,10 +129,10 @@ def _by_operations(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: Lay
 
 @functools.cache
 def _loop_agrees(dtype: torch.dtype, layout: Layout) -> bool:
-    """Whether Numba is here (the extra ``cpu``) and its loop gives the bits of the operations on this processor.
+    """Whether Numba works (the extra ``cpu``) and its loop is bitwise equal to PyTorch on this processor.
 
-    PyTorch's operations are fused multiply-adds on most processors, but not on all; and a Numba can be there and
-    fail in more ways than can be listed (switched off, without its library, with a NumPy it does not know).
+    PyTorch's operations are fused multiply-adds on most processors, but not on all; and an installed Numba can
+    fail in many ways (switched off, without its library, with a NumPy that it does not support).
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 3, 11, 34, generator=generator).to(dtype)
@@ -150,7 +151,7 @@ def _loop_agrees(dtype: torch.dtype, layout: Layout) -> bool:
 
 
 def _room_like(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """In the order in which ``x`` lies, so that a copy runs along memory on both sides; channels are adjacent."""
+    """Empty, in the memory order of ``x``, so that a copy is contiguous on both sides; channels are adjacent."""
     room = torch.empty_like(x, dtype=dtype)
     return (
         room if room.stride(-1) == 1 else torch.empty_like(room, memory_format=torch.contiguous_format)
@@ -158,10 +159,10 @@ def _room_like(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:
-    """Turn ``x`` into ``out``, which may be ``x`` in the interleaved layout and ``spare`` in the other.
+    """Rotate ``x`` into ``out``, which may be ``x`` in the interleaved layout and ``spare`` in the other.
 
-    Every product is added by addcmul, whose result does not depend on where a channel lies in memory.
-    A complex product would take one pass fewer, but it rounds the last few of a run differently.
+    Every product is added by addcmul, whose result does not depend on a channel's place in memory.
+    A complex product would take one pass less, but rounds the last few channels of a vectorized run differently.
     """
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
@@ -169,13 +170,13 @@ def _turn(x: Tensor, out: Tensor, spare: Tensor, cos: Tensor, sin: Tensor, layou
         out_a.addcmul_(b, sin, value=-1)
         out_b.addcmul_(a, sin)
     else:
-        # Times i, each pair (a, b) becomes (-b, a), exactly, and nothing is read with gaps.
+        # Multiplying by i turns each pair (a, b) into (-b, a), exactly and with contiguous reads.
         torch.mul(_as_complex(x), 1j, out=_as_complex(spare))
         torch.mul(x, cos, out=out).addcmul_(spare, sin)
 
 
 def _pairs_are_complex(x: Tensor) -> bool:
-    """Whether neighbouring channels can be read as complex numbers where they lie."""
+    """Whether neighbouring channels can be viewed as complex numbers."""
     *outer, inner = x.stride()
     return inner == 1 and all(stride % 2 == 0 for stride in (*outer, x.storage_offset()))
 

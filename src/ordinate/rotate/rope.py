@@ -1,4 +1,4 @@
-"""Rotary position embedding: order as rotation, so that scores depend on distance alone."""
+"""Rotary position embedding: rotates q and k, so that scores depend on distance only."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PLAIN_SCALINGS = (NoneType, Linear, NTK, YaRN, Llama3, Proportional)
 
 @final
 class RoPE(PositionEncoding):
-    """Turn pairs of channels of q and k by an angle proportional to their position.
+    """Rotate pairs of channels of q and k by an angle proportional to their position.
 
-    Su et al. 2021, arXiv:2104.09864, eq. 13–15: pair ``i`` of a token at ``p`` turns by
-    ``p · base^(-2i/rotary_dim)``, so ``q·k`` depends on the difference of positions only. The same
-    numbers as multiplying complex numbers by ``exp(i·angle)``.
+    Su et al. 2021, arXiv:2104.09864, eq. 13–15: pair ``i`` of a token at ``p`` is rotated by
+    ``p · base^(-2i/rotary_dim)``, so ``q·k`` depends on the difference of positions only. Equal
+    to multiplying complex numbers by ``exp(i·angle)``.
 
     Args:
-        rotary_dim: Turn only this many leading channels, with exponents over this dimension
+        rotary_dim: Rotate only this many leading channels, with exponents over this dimension
             (GPT-J, GPT-NeoX, GLM). Default: all.
         layout: Which channels form a pair: ``"half"`` (i, i + rotary_dim/2) as Llama in Hugging Face,
             ``"interleaved"`` (2i, 2i + 1) as in the paper and Meta's code.
@@ -42,8 +42,8 @@ class RoPE(PositionEncoding):
         sections: Pairs per axis for tokens with several coordinates (M-RoPE), summing to
             ``rotary_dim/2``; positions are then ``[axes, batch or 1, seq]``. With equal coordinates, or
             positions without an axis, this is plain RoPE bit for bit.
-        section_layout: ``"chunked"`` gives each axis a run of pairs (Qwen2-VL), ``"interleaved"`` deals
-            them out in turn (Qwen3-VL).
+        section_layout: ``"chunked"`` gives each axis consecutive pairs (Qwen2-VL), ``"interleaved"`` alternates
+            the axes (Qwen3-VL).
 
     Example:
         >>> rope = RoPE(64, base=1e6)
@@ -100,7 +100,7 @@ class RoPE(PositionEncoding):
             )
         if self.section_layout == "chunked":
             return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
-        # Axis 0 fills whatever the others leave: T H W T H W … T T T T.
+        # Axis 0 takes all pairs that the other axes do not use: T H W T H W … T T T T.
         assigned = [0] * pairs
         for axis, count in enumerate(self.sections[1:], start=1):
             if axis + axes * (count - 1) >= pairs:
@@ -118,7 +118,7 @@ class RoPE(PositionEncoding):
     def inv_freq(
         self, lengths: Int[Tensor, "..."] | None = None, device: torch.device | None = None
     ) -> Float64[Tensor, "... pairs"]:
-        """Radians per position of each pair after scaling, in float64 (on the CPU for a device without).
+        """Radians per position of each pair after scaling, in float64 (on the CPU if the device has none).
 
         Example:
             >>> RoPE(4, scaling=ordinate.scaling.Linear(4)).inv_freq()
@@ -138,7 +138,7 @@ class RoPE(PositionEncoding):
         positions: Int[Tensor, "..."],
         lengths: int | Int[Tensor, "..."] | None = None,
     ) -> Rotation:
-        """The rotation at these positions, to apply to any tensors that stand there.
+        """The rotation at these positions, to apply to any tensors at these positions.
 
         Args:
             lengths: See `PositionEncoding.rotate`.
@@ -162,10 +162,10 @@ class RoPE(PositionEncoding):
 
         Args:
             near: See `angles`.
-            rounding: Of each frequency, as a checkpoint of these settings has it: a factor.
+            rounding: A factor for each frequency, which reproduces the rounding in a checkpoint.
         """
 
-        def turned(home: torch.device, *tensors: Tensor | None) -> Tensor:
+        def radians_on(home: torch.device, *tensors: Tensor | None) -> Tensor:
             positions, lengths, rounding = tensors
             assert positions is not None
 
@@ -180,11 +180,11 @@ class RoPE(PositionEncoding):
             else:
                 settings = (self.base, self.rotary_dim, self.scaling, rounding is None)
                 speeds = cached_speeds(settings, home, frequencies)
-            # Turns that have to be made anew for each call would take twice the time of a token's rotation.
+            # `speeds_of` in each call, without a cache, would take twice the time of a token's rotation.
             approximate = not plain and not is_traced() and home.type != "cpu"
             return angles(self._of_pairs(positions), speeds, near=near or approximate)
 
-        radians = in_float64(positions.device, turned, positions, lengths, rounding)
+        radians = in_float64(positions.device, radians_on, positions, lengths, rounding)
         factor = 1.0 if self.scaling is None else self.scaling.attention_factor
         assert factor is not None
         return Rotation(radians, factor, self.layout, self.head_dim, positions.device)
@@ -257,7 +257,7 @@ class RoPE(PositionEncoding):
         return q_rotation.apply_both(q, k, k_rotation)
 
     def _in_order(self, start: int, length: int, device: torch.device) -> Rotation:
-        """The rotation at ``start`` and onward."""
+        """The rotation at ``length`` positions from ``start`` on."""
         settings = (self.base, self.rotary_dim, self.scaling, self.layout, self.head_dim)
 
         def make() -> Rotation:

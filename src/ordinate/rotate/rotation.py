@@ -1,4 +1,4 @@
-"""A rotation: the angles of every token, to turn any tensors that stand at the same positions."""
+"""`Rotation`: the angles of every token, to rotate any tensors at the same positions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .pairs import rotate_pairs
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Angles for every pair of channels of every token: what a rotary encoding does at given positions.
+    """A rotary encoding at given positions: angles for every pair of channels of every token.
 
-    Made by `RoPE.at`; apply one to as many tensors and layers as stand at the same positions.
+    Made by `RoPE.at`; apply it to any number of tensors and layers with the same positions.
 
     Attributes:
         angles: Radians, in float64. cos and sin are taken of these and rounded once.
         factor: Multiplies the rotated channels (YaRN's attention factor), not the others.
-        device: Where cos and sin are needed. Default: where the angles are. Angles for a device without
-            float64 are on the CPU.
+        device: The device of cos and sin. Default: that of the angles. Angles for a device without float64 are on
+            the CPU.
     """
 
     angles: Float64[Tensor, "batch seq pairs"]
@@ -55,7 +55,7 @@ class Rotation:
     def apply(
         self, x: Float[Tensor, "batch heads seq head_dim"], name: str = "x"
     ) -> Float[Tensor, "batch heads seq head_dim"]:
-        """Turn ``x``. The first ``2 · pairs`` channels turn, the rest pass through; ``x`` is not modified.
+        """Rotate the first ``2 · pairs`` channels of ``x`` and copy the others; ``x`` is not modified.
 
         Arithmetic is float32 (float64 for float64) and rounded once to the dtype of ``x``.
         """
@@ -76,18 +76,18 @@ class Rotation:
     ) -> tuple[
         Float[Tensor, "batch heads q_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
     ]:
-        """Turn queries and keys, with cos and sin taken once for both; on CUDA in one launch.
+        """Rotate queries and keys, with cos and sin computed once for both; on CUDA in one launch.
 
         Args:
-            k_rotation: Where the keys stand, if not at the positions of the queries.
+            k_rotation: The rotation of the keys, if not at the positions of the queries.
             inplace: Write the result into q and k and return those. Refused where autograd would need
-                to record it, and for tensors that hold an element of memory twice.
+                to record it, and for tensors with overlapping memory.
 
         Example:
             >>> rotation = ordinate.RoPE(8).at(torch.arange(3))
             >>> q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
-            >>> turned, _ = rotation.apply_both(q, k)
-            >>> torch.equal(turned, rotation.apply_both(q, k, inplace=True)[0])
+            >>> rotated, _ = rotation.apply_both(q, k)
+            >>> torch.equal(rotated, rotation.apply_both(q, k, inplace=True)[0])
             True
         """
         k_rotation = self if k_rotation is None else k_rotation
@@ -167,7 +167,7 @@ class Rotation:
 
 
 def _learns(*tables: fused.Tables) -> bool:
-    """Whether a gradient reaches the angles, which the kernel has none for."""
+    """Whether cos and sin need a gradient, which the kernel does not compute."""
     return torch.is_grad_enabled() and any(cos.requires_grad for cos, _ in tables)
 
 
@@ -176,7 +176,7 @@ def rerotate(
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """Move rotated keys to other positions or another scaling, at the cost of one more rounding.
 
-    Each move rounds once, so repeated shifts of one cache drift: keep unrotated keys for those.
+    Each move rounds once, so repeated shifts of one cache drift: for those, cache unrotated keys.
 
     Example:
         >>> rope = ordinate.RoPE(8)

@@ -48,12 +48,12 @@ def rotation(
     user: Any, settings: Hashable, start: int, seq: int, pairs: int, device: torch.device,
     make: Callable[[], Rotation],
 ) -> Rotation:  # fmt: skip
-    """The rotation at ``start`` and onward, made if no cached one is as long.
+    """The rotation at positions from ``start`` on, computed if no cached rotation is long enough.
 
     Args:
         user: The encoding that rotates. An entry without a living user is dropped.
     """
-    # A compiler would guard the comparison of lengths, so `is_traced` comes first.
+    # torch.compile would guard the comparison of lengths, so `is_traced` comes first.
     if is_traced() or seq * pairs < _LEAST_CACHED or is_captured(device):
         return make()
     # On another stream an entry might be read before it is written.

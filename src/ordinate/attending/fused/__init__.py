@@ -1,1 +1,1 @@
-"""The Triton kernels' side of attention: what a call becomes before it is launched."""
+"""Attention with the Triton kernels: operators, bias terms, launch plans and tile sizes."""

@@ -1,4 +1,4 @@
-"""What the kernels of one attention call are launched with, under the names of their arguments."""
+"""`Launch`: the tensors and settings of one attention call, and the arguments of its kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tiles import ExtraBytes, padded, tells_tiles_apart
 
 @dataclass(eq=False)
 class Launch:
-    """The tensors and settings of a call, and what follows from them under the names of the kernels' arguments."""
+    """The tensors and settings of a call, and the kernel arguments that follow from them."""
 
     q: Tensor
     k: Tensor
@@ -61,7 +61,7 @@ class Launch:
         self.k_index, self.k_segments = _numbers_of_tokens(self.k_index, self.k_segments)
 
     def signature(self) -> tuple[Any, ...]:
-        """Everything but the contents of the tensors: calls that agree in it are launched alike."""
+        """Everything except the contents of the tensors: calls with equal signatures share a launch plan."""
         tensors = (
             self.q, self.k, self.v, self.slopes, self.table, self.key, self.row, self.key_row,
             self.q_positions, self.k_positions, self.q_index, self.k_index, self.q_segments,
@@ -86,26 +86,26 @@ class Launch:
 
     @property
     def looked_up(self) -> bool:
-        """Whether there are numbers to look up for each pair that is near."""
+        """Whether the bias has tables or rows, in which kernels look up every pair between the ends."""
         return any(table is not None for table in (self.table, self.row, self.key_row))
 
     @property
     def bias_kind(self) -> str:
-        """What the bias asks of a kernel: its tiles differ in that."""
+        """The kind of the bias, by which tile sizes are chosen."""
         if self.looked_up:
             rows = self.row is not None or self.key_row is not None
             if self.whole and not rows:
                 return "whole"
-            # The lengths of packed sequences are data, and so is how much of them lies beyond the tables.
+            # The lengths of packed sequences are data, so it is unknown how many of their tiles lie beyond the tables.
             return "short" if self.short and self.q_segments is None else "looked up"
         return "none" if self.slopes is None and self.key is None else "line"
 
     def extra_bytes(self, kernel: str) -> ExtraBytes:
-        """What the tiles of a kernel hold in addition to q, k, v and their gradients."""
+        """The shared memory of a kernel's tiles in addition to q, k, v and their gradients."""
         queries = (self.q_positions, self.q_index, self.q_segments)
         keys = (self.k_positions, self.k_index, self.k_segments, self.key)
-        # What is added up at distances that are data has another layout than products have. To change it takes up to 5
-        # bytes a pair as compiled for sm_80 to sm_90, and 10 for sm_100; with 10 for all it fits everywhere.
+        # Sums at distances that are data have another register layout than products. The conversion takes up to 5 bytes
+        # a pair as compiled for sm_80 to sm_90, and 10 for sm_100; with 10 for all it fits everywhere.
         scattered = (self.table is not None or self.key_row is not None) and not self.aligned
         return ExtraBytes(
             sum(x.element_size() for x in queries if x is not None),
@@ -115,27 +115,27 @@ class Launch:
 
     @property
     def short(self) -> bool:
-        """Whether most tiles lie beyond the tables, so that few have to be looked up."""
+        """Whether most tiles lie beyond the tables, so that kernels look up few tiles."""
         seen = self.k.shape[2] if self.window is None else min(self.k.shape[2], self.window)
         return self.hi > self.lo and 8 * (self.hi - self.lo) < seen
 
     @property
     def sees_no_future(self) -> bool:
-        """Whether no query sees a key at a negative distance, positions being in order.
+        """Whether no query sees a key at a negative distance, for positions in order.
 
-        A causal mask may go by indices of its own, where sequences lie behind one another.
+        With packed sequences, the causal mask goes by separate indices, not by positions.
         """
         return self.causal and self.q_index is None
 
     @property
     def whole(self) -> bool:
-        """Whether the table has an entry for every distance that is seen, so that none lies beyond its ends."""
+        """Whether the table has an entry for every visible distance."""
         least = 0 if self.sees_no_future else 1 - self.q.shape[2]
         covers = self.lo <= least and self.hi >= self.k.shape[2] - 1
         return self.table is not None and self.aligned and covers
 
     def tensors(self) -> dict[str, Any]:
-        """What every kernel reads of bias and tokens."""
+        """The bias and token tensors, which every kernel takes."""
         return {
             "seed_ptr": self.seed,
             "bias": BiasPointers(self.slopes, self.table, self.key, self.row, self.key_row),
@@ -145,7 +145,7 @@ class Launch:
         }  # fmt: skip
 
     def ranges(self, find_ranges: Step | None) -> Tensor | None:
-        """Which tiles see each other, where positions and segments are data."""
+        """Which tiles may see each other, where positions or segments are data."""
         if find_ranges is None:
             return None
         rows, tiles, _ = find_ranges.grid
@@ -158,12 +158,12 @@ class Launch:
 
     @property
     def has_far_positions(self) -> bool:
-        """Whether it takes a look at the positions to tell which tiles lie beyond the tables."""
+        """Whether a kernel must read the positions to find the tiles beyond the tables."""
         return not self.aligned and self.looked_up and tells_tiles_apart(self.q.dtype)
 
     @property
     def range_rows(self) -> int:
-        """For how many rows of the batch tiles differ in what they have to do with each other."""
+        """How many rows of the batch have their own tile ranges; 1 if all rows share them."""
         tokens = (self.q_segments, self.k_segments, self.q_positions, self.k_positions)
         return max([1, *(x.shape[0] for x in tokens if x is not None)])
 
@@ -191,7 +191,7 @@ class Launch:
         )  # fmt: skip
 
     def limits(self) -> Limits:
-        # A window is no wider than all there is, so that no sum with an index leaves int32.
+        # Clamped to q_len + k_len, so that sums with an index do not overflow int32.
         window = 0 if self.window is None else min(self.window, self.q.shape[2] + self.k.shape[2])
         return Limits(self.lo, self.hi, window)
 
@@ -209,10 +209,10 @@ class Launch:
         )  # fmt: skip
 
     def of_tiles(self, m: int, n: int, *, of_queries: bool) -> dict[str, Any]:
-        """Further arguments of kernels with loops of their own for tiles without a mask and beyond the tables."""
+        """More arguments for kernels with separate loops for tiles without a mask and for tiles beyond the tables."""
         tiles = -(-self.q.shape[2] // m) if of_queries else -(-self.k.shape[2] // n)
         apart = tells_tiles_apart(self.q.dtype)
-        # A tile with too few queries is masked for all its keys then, and should not be the only one.
+        # With COMPLETE a tile with padding queries is masked for all its keys, which is too slow for the only tile.
         complete = apart and self.whole and self.q.shape[2] >= 2 * m
         return {
             "limits": self.limits(),
@@ -224,7 +224,7 @@ class Launch:
 
 
 def _numbers_of_tokens(*numbers: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Indices and segments of one side, which share a stride from row to row, as 32 or 64 bits."""
+    """Indices and segments of one side as int32 or int64, with one common stride between rows."""
     rows = next((x.shape[0] for x in numbers if x is not None and x.shape[0] != 1), 1)
     return tuple(
         None if x is None else (x if x.dtype == torch.int32 else x.long()).expand(rows, -1).contiguous()
@@ -237,7 +237,7 @@ def rows_of_unit_stride(x: Tensor) -> Tensor:
 
 
 def empty_as(x: Tensor, dim: int) -> Tensor:
-    """Room for ``[batch, heads, seq, dim]`` with heads inside or outside of seq, as ``x`` has them."""
+    """An empty ``[batch, heads, seq, dim]`` in the memory order of ``x``: heads inside or outside of seq."""
     batch, heads, seq, _ = x.shape
     if x.stride(-1) == 1 and x.stride(1) < x.stride(2):
         return x.new_empty(batch, seq, heads, dim).transpose(1, 2)
@@ -249,7 +249,7 @@ def strides_of(x: Tensor) -> Strides:
 
 
 def _entries(table: Tensor | None) -> int:
-    """How many distances a table or a row has; what is not there has one, which nobody looks up."""
+    """How many distances a table or a row has; an absent one has 1, which no kernel looks up."""
     return 1 if table is None else table.shape[-1]
 
 

@@ -52,7 +52,7 @@ def _fake(q, k, v, *_):
 def backward(
     grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, launch: Launch, wanted: Wanted
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of q, k and v, and of those parts of the bias that are there and `Wanted`; None for the others."""
+    """Gradients of q, k, v, and of those parts of the bias that exist and are `Wanted`; None for the others."""
     asked_for = zip(Wanted._fields, wanted, strict=True)
     wanted = Wanted(*[want and getattr(launch, name) is not None for name, want in asked_for])
     q, k, v = launch.q, launch.k, launch.v
@@ -97,7 +97,7 @@ def _in_order(grads: dict[str, Tensor]) -> tuple[Tensor | None, ...]:
 
 
 def _must_be_deterministic() -> bool:
-    """PyTorch's own switch; with warnings only, it asks for nothing."""
+    """Whether PyTorch's switch for deterministic algorithms is on, and not in its warn-only mode."""
     return (
         torch.are_deterministic_algorithms_enabled()
         and not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -105,7 +105,7 @@ def _must_be_deterministic() -> bool:
 
 
 def _room_for_table(launch: Launch, plan: BackwardPlan, grads: dict[str, Tensor]) -> Tensor | None:
-    """For the gradient of the table, and for the sums that it is folded from, unless it is added up in place."""
+    """Allocate the gradient of the table, and the sums it is folded from; None if kernels add to it directly."""
     assert launch.table is not None
     if plan.table is None and not plan.own_tables:
         grads["table"] = torch.zeros_like(launch.table)
@@ -119,7 +119,7 @@ def _queries_backward(
     launch: Launch, plan: BackwardPlan, common: dict[str, Any], grads: dict[str, Tensor],
     lse: Tensor, grad_lse: Tensor | None, wanted: Wanted,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradient of q and of rows; what each query pulls at the table's two ends."""
+    """Compute the gradients of q and of rows; return each query's sums for the table's two ends."""
     past = future = rows = None
     if plan.table_ends:
         past, future = lse.new_empty(lse.shape), lse.new_empty(lse.shape)
@@ -140,7 +140,7 @@ def _keys_backward(
 ) -> None:  # fmt: skip
     """The gradients of k and v, of vectors and rows of keys, of slopes, and of a table between its ends.
 
-    The last only where positions are data; `table_gradient` has it for those that are not.
+    Of the table only where positions are data; otherwise `table_gradient` computes it.
     """
     batch, heads, k_len = launch.q.shape[0], launch.q.shape[1], launch.k.shape[2]
     vectors = rows = slope_shares = None
@@ -156,7 +156,7 @@ def _keys_backward(
         **common, range_ptr=launch.ranges(plan.ranges_of_keys),
         grads=KeyGradients(grads["k"], grads["v"], vectors, rows, into_table, slope_shares),
     )  # fmt: skip
-    # Sequences and heads may share a vector, and sequences their rows.
+    # Sequences and heads may share one vector, and sequences may share rows.
     if launch.key is not None and vectors is not None:
         grads["key"] = vectors.sum_to_size(launch.key.shape)
     if launch.key_row is not None and rows is not None:
@@ -166,14 +166,14 @@ def _keys_backward(
 
 
 def _rows_of_every_sequence(rows: Tensor, launch: Launch) -> Tensor:
-    """Zeros for the gradient of rows, also where all sequences share them."""
+    """Zeros for the gradient of rows, for every sequence, even if all sequences share the rows."""
     return rows.new_zeros(launch.q.shape[0], *rows.shape[1:])
 
 
 def _backward_of_tensors(
     grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, launch: Launch, wanted: Wanted
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """An operator returns tensors: an empty one for each gradient that is not wanted."""
+    """`backward` with an empty tensor for each gradient that is not wanted, because operators cannot return None."""
     found = backward(grad, grad_lse, out, lse, launch, wanted)
     q, k, v, *rest = [out.new_empty(0, dtype=torch.float32) if x is None else x for x in found]
     slopes, table, key, row, key_row = rest
@@ -221,13 +221,13 @@ attention = Operator(
 
 @register_flop_formula(torch.ops.ordinate.fused_attention)
 def _(q, k, v, *_, **__) -> int:
-    """As PyTorch counts its own attention: two products, whatever a mask hides."""
+    """FLOPs, counted like PyTorch's own attention: two products, without regard to the mask."""
     batch, heads, q_len, head_dim = q
     return 2 * batch * heads * q_len * k[2] * (head_dim + v[3])
 
 
 @register_flop_formula(torch.ops.ordinate.fused_attention_backward)
 def _(grad, grad_lse, out, lse, q, k, v, *_, **__) -> int:
-    """The logits once more, and the products behind the gradients of q, k, v and the weights."""
+    """FLOPs: the recomputed logits, and the products for the gradients of q, k, v and the weights."""
     batch, heads, q_len, head_dim = q
     return 2 * batch * heads * q_len * k[2] * (3 * head_dim + 2 * v[3])

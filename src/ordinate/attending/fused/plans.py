@@ -1,4 +1,4 @@
-"""How the kernels of a call are launched: grids, tiles and numbers, worked out once for calls of the same shapes."""
+"""Launch plans: grids, tiles and numbers of the kernels of a call, computed once for calls of the same shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tiles import FEW_QUERIES, Traits, key_shares, padded, tile_config
 #: The most parts that the queries of a head are split into for the gradient of a table.
 _MOST_RUNS = 8
 
-#: How calls of one signature are launched.
+#: Launch plans, keyed by the signature of a call.
 _plans: dict[Hashable, Any] = {}
 cleared_by(_plans.clear)
 
@@ -50,11 +50,11 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
     few = q_len <= FEW_QUERIES
     config = _tile_config("few queries" if few else "forward", launch)
     packed = few and _packs(launch, config["M"])
-    # Packed, a program has all query heads of a head of keys.
+    # Packed, a program takes all query heads of a key head.
     grid = (batch * launch.k.shape[1], 1) if packed else (batch * heads, -(-q_len // config["M"]))
     shares = key_shares(math.prod(grid), launch.k.shape[2], config["N"], launch.q.device)
     into = strides_of(out)
-    if shares > 1:  # written one after the other, contiguously
+    if shares > 1:  # the shares are stored one after the other, contiguously
         into = Strides(heads * q_len * v_dim, q_len * v_dim, v_dim)
     tiles = launch.of_tiles(config["M"], config["N"], of_queries=True)
     tiles["KIND"] = tiles["KIND"]._replace(PACKED=packed)
@@ -73,13 +73,13 @@ def plan_forward(launch: Launch, out: Tensor) -> ForwardPlan:
 
 
 def _packs(launch: Launch, m: int) -> bool:
-    """Whether the queries of all heads that share keys fit into one tile, so that its keys are read once."""
+    """Whether the queries of all heads that share keys fit into one tile, so that their keys are read once."""
     groups = launch.heads // launch.k.shape[1]
     return groups > 1 and groups * launch.q.shape[2] <= m
 
 
 def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | None:
-    """For tiles of queries or of keys, which of the other side they have to do with, where that is data."""
+    """The launch that finds which tiles of the other side each tile may see; None if that is known."""
     segments, far = launch.q_segments is not None, launch.has_far_positions
     if not (segments or far):
         return None
@@ -98,7 +98,7 @@ def _plan_ranges(launch: Launch, m: int, n: int, *, of_queries: bool) -> Step | 
 
 
 class Wanted(NamedTuple):
-    """Which parts of a bias a gradient is asked for."""
+    """Which parts of a bias need a gradient."""
 
     slopes: bool
     table: bool
@@ -114,8 +114,8 @@ class BackwardPlan(NamedTuple):
     ranges_of_keys: Step | None
     keys: Step
     key_tiles: int
-    own_tables: bool  # for every tile of keys
-    table_ends: bool  # summed for each query
+    own_tables: bool  # one table per tile of keys
+    table_ends: bool  # each query sums the two ends
     table: Step | None
     table_sums: tuple[int, ...]
     fold: Step | None
@@ -126,10 +126,10 @@ def plan_backward(
     wanted: Wanted, grad_lse: bool, deterministic: bool,
 ) -> BackwardPlan:  # fmt: skip
     batch, heads, q_len, v_dim = out.shape
-    # With positions that are data, distances may repeat, and adding them up atomically has no order.
+    # Where positions are data, distances may repeat, and atomic sums have no fixed order.
     in_order = deterministic and not launch.aligned
     own_tables = in_order and wanted.table
-    # A table that has every distance gets its ends as it gets all its entries, along diagonals.
+    # In a table with every distance, the end entries are ordinary ones, summed along diagonals.
     table_ends = wanted.table and not launch.whole
     levels = {"levels": batch * heads * q_len}
     numbers = launch.numbers()
@@ -148,7 +148,7 @@ def plan_backward(
          "grad_q_strides": strides_of(grads["q"]), **levels,
          "WANTED": WantedOfQueries(
              TABLE_ENDS=table_ends, ROW=wanted.row, ORDERED=in_order and wanted.row, LSE=grad_lse,
-             # Gradients of a bias are sums over pairs, in which an error of whole rows would stay.
+             # Gradients of a bias are sums over pairs, in which the rounding error of a row does not cancel.
              BALANCED=any(wanted),
          ), **of_queries},
     )  # fmt: skip
@@ -185,12 +185,12 @@ def _fills_tiles(launch: Launch, m: int) -> bool:
 def _plan_table(
     launch: Launch, common: dict[str, Any], tables: int
 ) -> tuple[Step | None, tuple[int, ...], Step]:
-    """Distances strictly between the table's ends, along diagonals; then these and the ends into the table.
+    """Launches that sum distances strictly between the table's ends along diagonals, then write them and the ends.
 
-    The ends of a table that has every distance are no different from its other entries.
+    In a table with every distance, the ends are ordinary entries.
 
     Args:
-        tables: How many there are for each head and row of the batch, where every tile of keys has its own.
+        tables: How many tables each head and batch row has, if every tile of keys has its own; otherwise 0.
     """
     batch, heads, q_len, _ = launch.q.shape
     assert launch.table is not None
@@ -202,7 +202,7 @@ def _plan_table(
         before, after = min(before, launch.window - 1), min(after, launch.window - 1)
     lo, hi = (launch.lo, launch.hi) if launch.whole else (launch.lo + 1, launch.hi - 1)
     lo, hi = max(lo, -before), min(hi, after)
-    # Tiles on diagonal d see the distances from d n - (n - 1) to d n + (m - 1).
+    # Tiles on diagonal d have the distances from d n - (n - 1) to d n + (m - 1).
     first, last = -((m - 1 - lo) // n), (hi + n - 1) // n
     step: Step | None = None
     table_len = launch.table.shape[-1]
@@ -210,7 +210,7 @@ def _plan_table(
     sums: tuple[int, ...] = (rows, heads, table_len)
     if launch.aligned and lo <= hi:
         diagonals, tiles = last - first + 1, -(-q_len // m)
-        # Enough programs to fill a device, few enough that their sums stay small beside q.
+        # Enough programs to fill a device, few enough that their sums stay small compared to q.
         runs = max(1, min(tiles, _MOST_RUNS, 4096 // max(1, diagonals * heads * batch) or 1))
         rows = batch * runs
         sums = (rows, heads, diagonals, 2 * n)

@@ -18,13 +18,13 @@ _M = 64
 
 
 def _numbers(features: Tensor, table: Tensor, factor: float) -> dict[str, Any]:
-    """What all three kernels are told."""
+    """The arguments that all three kernels share."""
     rank, entries = features.shape[3], table.shape[1]
     return {
         "heads": features.shape[1], "tokens": features.shape[2], "entries": entries, "factor": factor,
         "RANK": rank, "M": _M, "N": min(64, padded(entries)), "R": min(64, padded(rank)),
         "num_warps": 4, "num_stages": 1,
-        # Three products of fewer bits are as good as one of float32 for features that have fewer themselves.
+        # For 16-bit features, three TF32 products are as exact as one in float32.
         "PRECISION": "ieee" if features.dtype == torch.float32 else "tf32x3",
     }  # fmt: skip
 
@@ -58,7 +58,7 @@ def _fake(features, table, factor):
 def backward(
     grad: Tensor, features: Tensor, table: Tensor, factor: float, of_features: bool, of_table: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of features and table; one that is not asked for comes back empty."""
+    """Gradients of features and table; a gradient that is not wanted is an empty tensor."""
     grad, features, table = grad.contiguous(), rows_of_unit_stride(features), table.contiguous()
     batch, heads, tokens, rank = features.shape
     entries = table.shape[1]
@@ -79,8 +79,8 @@ def backward(
         step(grad_rows_ptr=grad, table_ptr=table, grad_features_ptr=grad_features)
     if of_table:
         blocks = -(-entries // numbers["N"])
-        # Enough programs to fill a device, each for 256 tokens at least, so that their sums are fewer numbers than the
-        # rows up to a rank of 256.
+        # Enough programs to fill a device, but at least 256 tokens each, so that up to a rank of 256 their sums take
+        # less memory than the rows.
         runs = max(1, min(-(-tokens // (4 * _M)), 1024 // (batch * heads * blocks)))
         run = -(-tokens // (runs * _M)) * _M
         sums = table.new_empty(batch, heads * runs, entries, rank)

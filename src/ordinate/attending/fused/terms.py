@@ -1,8 +1,8 @@
 """Fused attention on CUDA: flash-attention speed with any bias, forward and backward.
 
-The bias types become at most five small float32 tensors: slopes per head, a table over distances,
-a vector over keys, and for content-dependent biases the features, of queries and of keys, already multiplied
-with their tables. That happens here with ordinary autograd; the kernels return the gradients of these five.
+A bias becomes at most five small float32 tensors: slopes per head, a table over distances, a vector over keys, and
+for content-dependent biases the features of queries and of keys, already multiplied with their tables. Ordinary
+autograd covers this conversion; the kernels return the gradients of the five tensors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..mask import Mask
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_HEAD_DIM = 256
-# Tiles are counted along an axis that ends at 65,535. They have 32 tokens or more, 16 for wide heads in float32. In
-# float32 the gradient of a table that has every distance both ways ends at half as many: it has as many diagonals of
-# tiles as queries and keys have tiles together.
+# The grid axis of tiles has at most 65,535 entries. Tiles have 32 tokens or more, 16 for wide heads in float32. In
+# float32 the gradient of a table with every distance in both directions is limited to half as many: it has as many
+# diagonals of tiles as queries and keys have tiles together.
 _MAX_TILES = 65_535
-# There is a row for every query or key, so that unclipped ones would take memory as the square of the length.
+# Every query or key has a row, so unclipped rows would take memory quadratic in the length.
 _MAX_ROW = 2049
-# All tables of a call share one pair of ends; rows are not made much longer for that.
+# All tables of a call share one pair of ends; rows are widened for that up to this length only.
 _MAX_WIDENED_ROW = 512
 
 
@@ -60,7 +60,7 @@ def unsupported_reasons(call: Call) -> list[str]:
 
 
 def reason_against_machine(device: torch.device) -> str | None:
-    """Why no call can run there, or None."""
+    """Why no call can run on this device, or None."""
     return reason_without_triton() if _interpreting() else reason_against(device)
 
 
@@ -81,7 +81,9 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         reasons.append("the parts of a sum must share their positions")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
-    longest = max([0, *[part.table.shape[1] for part in rows]])  # a compiler knows no `default`
+    longest = max(
+        [0, *[part.table.shape[1] for part in rows]]
+    )  # torch.compile does not support `default`
     if longest > _MAX_ROW:
         reasons.append(f"rows have at most {_MAX_ROW} distances, not {in_words(longest)}")
     if rows:
@@ -99,7 +101,7 @@ def _ends(tables: Sequence[DistanceBias | RowBias]) -> tuple[int, int]:
 
 
 def _term(part: Bias) -> str:
-    """Of which a sum has one at most: rows of queries and rows of keys are two."""
+    """The kind of a part; a sum has at most one of each. Rows of queries and rows of keys are two kinds."""
     if isinstance(part, RowBias):
         return f"RowBias over {'queries' if part.side == 'query' else 'keys'}"
     return type(part).__name__
@@ -107,7 +109,7 @@ def _term(part: Bias) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The parts of a bias as the kernels take them, in the units of the logits."""
+    """The parts of a bias as kernel inputs, in the units of the logits."""
 
     slopes: Tensor | None = None
     symmetric: bool = False
@@ -122,7 +124,7 @@ class Terms:
 
 
 def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
-    """Bring each part to float32 and to the logits' units, with autograd watching."""
+    """Convert each part to float32 in the units of the logits; autograd records this."""
     from .rows import projected  # needs Triton
 
     slopes = table = key = row = key_row = None
@@ -135,7 +137,7 @@ def gather_terms(parts: tuple[Bias, ...], scale: float) -> Terms:
         if isinstance(part, LinearBias):
             slopes, symmetric = _as_logits(part.slopes, part, scale), part.symmetric
         elif isinstance(part, DistanceBias):
-            # All tables must end together, for the kernels know one pair of ends.
+            # All tables must have the same ends, because the kernels take one pair of ends.
             table = _extend(_as_logits(part.table, part, scale), part.lo, part.hi, lo, hi).contiguous()
         elif isinstance(part, KeyBias):
             key = _as_logits(part.vector, part, scale)
@@ -173,7 +175,7 @@ def _extend(table: Tensor, lo: int, hi: int, new_lo: int, new_hi: int) -> Tensor
 
 
 def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
-    """Of queries and keys. Padding is of segments that no query is in, each beside the one it is part of."""
+    """Segments of queries and keys. Padding gets segments without queries, each next to its own sequence's segment."""
     q_segments, k_segments, padding = mask.q_segments, mask.k_segments, mask.key_padding
     if padding is None:
         return q_segments, k_segments
@@ -185,7 +187,7 @@ def _segments(mask: Mask) -> tuple[Tensor | None, Tensor | None]:
 
 
 def operator_inputs(call: Call) -> tuple:
-    """What `operator.attention` takes for a call, in its order."""
+    """The arguments of `operator.attention` for a call, in its order."""
     mask = call.mask
     terms = gather_terms(call.parts, call.scale)
     q_segments, k_segments = _segments(mask)
@@ -203,6 +205,6 @@ def operator_inputs(call: Call) -> tuple:
 
 
 def run(call: Call) -> Result:
-    from . import operator  # registers the operators, and needs Triton
+    from . import operator  # registers the operators; needs Triton
 
     return operator.attention(*operator_inputs(call))

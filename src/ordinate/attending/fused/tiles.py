@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 class Tile(NamedTuple):
-    """Queries, keys, warps and pipeline stages; and how many registers a thread may have, if not as many as it likes.
+    """Queries, keys, warps and pipeline stages of a tile; and the most registers of a thread, if limited.
 
-    A multiprocessor has 65,536: with at most 168 each, three programs of four warps run side by side, with 128 four.
-    Looking up takes many: where few tiles are looked up, they can be taken in parts, so that all others run with fewer.
+    A multiprocessor has 65,536 registers: with at most 168 per thread, three programs of four warps run at once, with
+    128 four. A lookup needs many: where few tiles are looked up, they are processed in parts, so that all others run
+    with fewer.
     """
 
     m: int
@@ -26,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """The properties of a call that choose its tiles, together with shapes and dtypes."""
+    """The properties of a call that, with shapes and dtypes, determine its tiles."""
 
     bias: str  # "none", "line", "whole", "looked up" or "short"
     causal: bool
@@ -41,11 +42,11 @@ class ExtraBytes(NamedTuple):
     pair: int
 
 
-# For head dims up to 64 and 128 chosen by what was measured on an H200, with masks and without, up to 256 what fits;
-# other GPUs were not measured. "line" is for slopes and vectors over keys, "whole" for tables with every distance,
+# For head dims up to 64 and 128 chosen by measurements on an H200, with masks and without; up to 256 what fits. Other
+# GPUs were not measured. "line" is for slopes and vectors over keys, "whole" for tables with every distance,
 # "short" for tables and rows of which few tiles are looked up, "looked up" for others. The gradient of a table has no
-# more queries than keys in a tile. Where a few calls and a quarter of a second of them disagree, lines follow
-# the latter, for they gain most: under load a device lowers its clock for want of power, and larger tiles read less.
+# more queries than keys in a tile. Where timings of a few calls and of a quarter of a second disagree, "line" follows
+# the latter and gains most: under load a GPU lowers its clock to save power, and larger tiles read less.
 _TILES = {
     "few queries": (Tile(16, 128, 4, 3), Tile(16, 128, 4, 2), Tile(16, 64, 4, 1)),
     "forward": (Tile(64, 64, 4, 3, 128), Tile(128, 128, 8, 3), Tile(64, 32, 8, 1)),
@@ -66,7 +67,7 @@ _TILES = {
     "table": (Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 1)),
     "table, whole": (Tile(64, 64, 4, 3), Tile(64, 128, 8, 2), Tile(64, 64, 8, 1)),
 }
-# Without a causal mask, which cuts tiles along the diagonal, others are best. For head dims up to 64.
+# Without a causal mask no tile is cut by the diagonal, and other sizes are best. For head dims up to 64.
 _TILES_BOTH_WAYS = {
     "forward, none": Tile(128, 64, 8, 3, 128),
     "forward, looked up": Tile(128, 64, 8, 3, 128),
@@ -75,12 +76,12 @@ _TILES_BOTH_WAYS = {
 }
 
 
-#: Up to as many queries, as when decoding, reading the keys takes all the time.
+#: Up to this many queries, as in decoding, reading the keys takes all the time.
 FEW_QUERIES = 16
 
 
 def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, extra: ExtraBytes) -> dict[str, Any]:
-    """Rows M, columns N, how many of those that are streamed are looked up at once, and how to compile for them."""
+    """A kernel's rows M, columns N, how many tokens NEAR it looks up at once, and compile options."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         if kernel == "table":
             return {"M": 16, "N": 32 if traits.bias == "whole" else 16}
@@ -100,36 +101,38 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, extra: ExtraB
     if kernel != "table":
         streamed = m if kernel == "keys" else n
         config["NEAR"] = max(16, streamed // tile.parts)
-    if tile.registers is not None and not traits.dropout:  # which needs many for its random numbers
+    if (
+        tile.registers is not None and not traits.dropout
+    ):  # dropout needs many registers for its random numbers
         config["maxnreg"] = tile.registers
     return config
 
 
 def tells_tiles_apart(dtype: torch.dtype) -> bool:
-    """Whether tiles that need no mask, or lie beyond the tables, have loops of their own.
+    """Whether tiles that need no mask, or lie beyond the tables, have separate loops.
 
-    Products that have no tensor cores are most of a loop's code and nearly all of its time: with one loop for all
-    tiles float32 compiles in two fifths of the time where heads are wide. What is interpreted is not compiled.
+    Without tensor cores, products are most of a loop's code and nearly all of its time: with one loop for all tiles,
+    float32 compiles in two fifths of the time for wide heads. Interpreted kernels are not compiled.
     """
     return dtype != torch.float32 or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def padded(dim: int) -> int:
-    """As tiles have it: a power of two, and no less than a product of matrices takes."""
+    """The dimension in a tile: a power of two, at least the minimum of `tl.dot`."""
     return max(16, 1 << (dim - 1).bit_length())
 
 
 @functools.cache
 def shared_memory_of(device: torch.device) -> int:
-    """How many bytes of a GPU's shared memory the tiles of one program may have."""
+    """How many bytes of shared memory the tiles of one program may take."""
     properties = torch.cuda.get_device_properties(device)
-    # Compiled for Blackwell, a program needs a little for itself, and more for every vector than elsewhere.
+    # On Blackwell, a compiled program reserves some shared memory, and needs more for every vector than on other GPUs.
     reserved = 2048 if properties.major >= 10 else 0
     return properties.shared_memory_per_block_optin - reserved  # type: ignore[attr-defined]
 
 
 def key_shares(programs: int, k_len: int, n: int, device: torch.device) -> int:
-    """How many programs share the keys of a tile of queries, so that there are enough programs to fill a GPU."""
+    """How many programs split the keys of a tile of queries, so that there are enough programs to fill a GPU."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     processors, least = (8, 2 * n) if interpreted else (_processors_of(device), 256)
     if 2 * programs > processors:
@@ -145,16 +148,16 @@ def _processors_of(device: torch.device) -> int:
 def _fit(
     kernel: str, tile: Tile, q: Tensor, v: Tensor, extra: ExtraBytes, limit: int
 ) -> tuple[int, int, int]:
-    """Smaller tiles and shorter pipelines where those of an H200 would not fit.
+    """Smaller tiles and fewer pipeline stages where those of an H200 do not fit.
 
-    Queries stay while keys are streamed past them, in as many copies as the pipeline has stages; where
-    gradients of keys are gathered, the other way round.
+    Queries stay in shared memory while keys are streamed, with one copy per pipeline stage; for the gradients of
+    keys it is the other way round.
     """
     m, n, stages = tile.m, tile.n, tile.stages
     row = q.element_size() * padded(q.shape[-1])
     both = row + q.element_size() * padded(v.shape[-1])  # q and the gradient, or k and v
     if kernel == "table":
-        # All four are streamed.
+        # q, the gradient, k and v are all streamed.
         while stages * (m * (both + extra.query) + n * (both + extra.key)) > limit and n > 16:
             if stages > 1:
                 stages -= 1
@@ -166,11 +169,11 @@ def _fit(
     resident, streamed = (n, m) if keys_stay else (m, n)
     resident_row = row if kernel in ("forward", "few queries") else both
     streamed_token = extra.query if keys_stay else extra.key
-    # Queries are factors of two products, one of them transposed, and need a second copy for that.
+    # Streamed queries are factors of two products, one of them transposed, which needs a second copy.
     copies = 2 if keys_stay else 1
 
     def needed() -> int:
-        # As compiled, vectors have a buffer less than matrices.
+        # In compiled code, vectors have one buffer less than matrices.
         streams = max(stages, copies) * both + max(stages - 1, 1) * streamed_token
         return resident * (resident_row + streamed * extra.pair) + streamed * streams
 
