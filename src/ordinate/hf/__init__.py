@@ -1,4 +1,4 @@
-"""Models of the Hugging Face ecosystem: configs read, explained and extended, models patched, weights converted."""
+"""For Hugging Face models: reads, explains and extends configs, patches models, converts weights."""
 
 from .config.api import from_config
 from .config.checkpoint_frequencies import checkpoint_inv_freq

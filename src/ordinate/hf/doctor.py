@@ -1,4 +1,4 @@
-"""The config doctor: what a plan means, pair by pair, and which settings contradict each other."""
+"""The config doctor: explains a plan pair by pair, and finds settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Pair:
 
     Attributes:
         wavelength: Positions per turn as trained, before scaling.
-        scaled: Positions per turn after scaling; infinite for a pair that does not turn.
+        scaled: Positions per turn after scaling; infinite for a pair that is not rotated.
         turns: Turns within ``original_max_positions``.
-        fate: ``"kept"``, ``"blended"``, ``"interpolated"`` (divided by the whole factor) or ``"still"``.
+        fate: ``"kept"``, ``"blended"``, ``"interpolated"`` (divided by the full factor) or ``"still"``.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Band:
-    """Neighbouring pairs of one fate."""
+    """Neighbouring pairs with the same fate."""
 
     first: int
     last: int
@@ -50,7 +50,7 @@ class Band:
 
 
 def bands_of(fates: Iterable[str]) -> list[Band]:
-    """Runs of one fate, from the fate of each pair.
+    """Runs of pairs with the same fate.
 
     Example:
         >>> bands_of(["kept", "kept", "interpolated"])
@@ -61,7 +61,7 @@ def bands_of(fates: Iterable[str]) -> list[Band]:
 
 
 def fate_of(ratio: float, least: float) -> str:
-    """What a scaling does to a pair: its frequency by the one before, and the least such ratio of all pairs."""
+    """The fate of a pair, from its new frequency divided by the old one, and the least such ratio of all pairs."""
     if ratio == 0:
         return "still"
     if abs(ratio - 1) < 1e-9:
@@ -70,19 +70,19 @@ def fate_of(ratio: float, least: float) -> str:
 
 
 def inv_freq_at(rope: RoPE, length: int | None) -> Float64[Tensor, " pairs"]:
-    """The frequencies at one length, for scalings that depend on it, too."""
+    """The frequencies at one length; it matters only for scalings that depend on the length."""
     lengths = torch.tensor([length]) if rope.length_dependent and length is not None else None
     return rope.inv_freq(lengths).reshape(-1)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that are alike.
+    """Layers with the same settings.
 
     Attributes:
         attention_factor: Multiplies cos and sin, and so the logits of rotated channels by its square.
         logit_factor: Multiplies the softmax scale, for rotated and other channels.
-        length: For scalings that depend on it, the length that ``pairs`` are shown at.
+        length: The length that ``pairs`` are computed at, for scalings that depend on it.
     """
 
     title: str
@@ -104,13 +104,13 @@ class Group:
 
     @property
     def bands(self) -> list[Band]:
-        """Runs of pairs with one fate."""
+        """Runs of pairs with the same fate."""
         return bands_of([pair.fate for pair in self.pairs])
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found; printable, and plain data by `to_dict`."""
+    """The result of `diagnose`; printable, and as plain data by `to_dict`."""
 
     family: str
     model_type: str
@@ -125,7 +125,7 @@ class Diagnosis:
     read: tuple[Reading, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with None in place of infinity."""
+        """Plain data for JSON, with None for infinity."""
         values = asdict(self)
         values["read"] = [reading._asdict() for reading in self.read]
         for group, own in zip(values["groups"], self.groups, strict=True):
@@ -190,7 +190,7 @@ def _group(title: str, layer: LayerPlan, plan: Plan, effective: int | None) -> G
 
 
 def _settings(scaling: Scaling | None) -> str:
-    """A scaling's name and settings, without those that the group has in other fields."""
+    """A scaling's name and settings, except those that the group has in other fields."""
     if scaling is None:
         return "none"
     elsewhere = {"dialect", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
@@ -210,7 +210,7 @@ def _shown(value: object) -> str:
 
 
 def _dialect(scaling: Scaling | None) -> str | None:
-    """The name of the reading of YaRN's settings."""
+    """The dialect of YaRN's settings."""
     if not isinstance(scaling, YaRN):
         return None
     variant = "deepseek" if scaling.mscale_all_dim else "hf" if scaling.truncate else "gpt-oss"
@@ -221,7 +221,7 @@ def _pairs(rope: RoPE, original: int | None, length: int | None) -> tuple[Pair, 
     before, after = frequencies(rope.base, rope.rotary_dim), inv_freq_at(rope, length)
     if isinstance(
         rope.scaling, (NTK, DynamicNTK, LongRoPE)
-    ):  # they have no factor that pairs are divided by
+    ):  # these scalings do not divide pairs by a factor
         least = float((after / before).min())
     else:
         least = 1 / float(getattr(rope.scaling, "factor", 1.0) or 1.0)
@@ -239,7 +239,7 @@ def _pairs(rope: RoPE, original: int | None, length: int | None) -> tuple[Pair, 
 
 
 def _notes(plan: Plan, effective: int | None) -> Iterator[str]:
-    """What is worth knowing and contradicts nothing."""
+    """Useful facts that are not contradictions."""
     groups = plan.groups()
     for title, layers in groups:
         note = _slow_pairs(layers[0], plan, effective)
@@ -265,16 +265,16 @@ def _notes(plan: Plan, effective: int | None) -> Iterator[str]:
 
 
 def _slow_pairs(layer: LayerPlan, plan: Plan, effective: int | None) -> str | None:
-    """A note on pairs that complete no turn within the original length, for a layer that sees further."""
+    """A note on pairs that complete no turn within the original length, if the layer sees larger distances."""
     rope, original = layer.encoding, plan.original_max_positions
     if not isinstance(rope, RoPE) or original is None or effective is None:
         return None
     if min(layer.window or math.inf, layer.chunk or math.inf) <= original:
-        return None  # no two tokens that see each other are further apart
+        return None  # the layer sees no larger distances
     plain, scaled = frequencies(rope.base, rope.rotary_dim), inv_freq_at(rope, effective)
     if effective <= original and isinstance(rope.scaling, Linear):
         if not FAMILIES[plan.model_type].rope.reaches_context:
-            return None  # the config does not say whether that length is before or after the scaling
+            return None  # unknown whether that length is before or after the scaling
         plain = scaled  # the model was trained at that length with the scaling
     slow = (original * plain < 2 * math.pi) & (scaled > 0)
     if not slow.any():
@@ -300,7 +300,7 @@ def _slow_pairs(layer: LayerPlan, plan: Plan, effective: int | None) -> str | No
 
 
 def _contradictions(plan: Plan) -> Iterator[str]:
-    """Settings that do not fit each other."""
+    """Settings that contradict each other."""
     context = plan.max_positions
     known = context != plan.original_max_positions or FAMILIES[plan.model_type].rope.reaches_context
     for scaling in scalings(plan.layers):

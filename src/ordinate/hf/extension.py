@@ -1,4 +1,4 @@
-"""`extend`: a config for longer contexts, which transformers and vLLM read."""
+"""`extend`: writes a config for longer contexts that transformers and vLLM can read."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from .scaling_settings import (
 
 @dataclass(frozen=True)
 class Cost:
-    """What an extension changes for contexts that the model could already read.
+    """What an extension changes for contexts up to the original length.
 
     Attributes:
         logit_factor: A factor on the logits of rotated channels, at every length.
-        score_change: The largest change of the score of two equal vectors, as a part of the score at distance
-            0, over all distances within the original length; ``at_distance`` is where.
-        short_context_kept: Contexts up to the original length are read exactly as before.
+        score_change: The largest change of the score of two equal vectors, relative to the score at distance 0,
+            over all distances within the original length; at distance ``at_distance``.
+        short_context_kept: Contexts up to the original length give exactly the same results as before.
     """
 
     logit_factor: float
@@ -60,19 +60,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Extension:
-    """A new config and what it does.
+    """A new config and its effects.
 
     Attributes:
-        config: The whole new config.
-        before, after: Both configs, read.
+        config: The complete new config.
+        before, after: The plans of the old and the new config.
         original_max_positions: The length the frequencies were trained at.
         context: The longest context before; ``to`` is the new one.
         factor: ``to / original_max_positions``.
-        slowdown: The largest quotient of a pair's frequency at short context and its new frequency at ``to``.
+        slowdown: The largest ratio of a pair's frequency at short context to its new frequency at ``to``.
         changed: The key of each changed setting → (old value, new value).
         bands: What the scaling does to the pairs in full-attention layers.
-        cost: What it changes at short context.
-        notes: Settings of the old scaling that are left out.
+        cost: The changes at short context.
+        notes: Settings of the old scaling that the new config does not have.
     """
 
     config: dict[str, Any]
@@ -90,7 +90,7 @@ class Extension:
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the config: whole or not at all, and over an existing file only with ``overwrite``."""
+        """Write the config atomically; replace an existing file only with ``overwrite``."""
         return write_config(self.config, path, overwrite=overwrite)
 
 
@@ -106,17 +106,17 @@ def extend(
 
     ``"yarn"``, ``"linear"`` and ``"llama3"`` scale frequencies at every length; ``"ntk"`` enlarges the base;
     ``"dynamic"`` does not change contexts up to the original length. Layers with a window keep their frequencies,
-    where a config can say so. Weights are unchanged; a short fine-tuning makes all of them better.
+    if the config format can express that. Weights do not change; a short fine-tuning improves every method.
 
     Args:
         to: The context to reach, in tokens.
-        original_max_positions: The length the model was trained at before any scaling, where the config does
-            not say it or says it wrong. A config with linear scaling has one length, and does not say whether it
-            is before or after the scaling.
-        replace: Replace a scaling that the model was trained with by this one.
+        original_max_positions: The length that the model was trained at before any scaling, if the config's value
+            is absent or wrong. A config with linear scaling has one length, which may be before or after the
+            scaling.
+        replace: Replace a scaling that the model was trained with.
 
     Raises:
-        ConfigError: The model has no rotation, already reads that far, has another scaling, or the new
+        ConfigError: The model has no rotation, already reads ``to`` tokens, has another scaling, or the new
             config would not reach ``to`` with lower frequencies.
 
     Example:
@@ -178,9 +178,9 @@ def _extended(
 
 
 def _ratios(before: Plan, after: Plan, method: Method, original: int, to: int) -> list[float]:
-    """The frequency of each pair that rotates, at the new length, by the one at short context.
+    """Each rotated pair's frequency at the new length, divided by its frequency at short context.
 
-    Refused if the new config does not reach that length, or does not make the slowest pair slower.
+    Refused if the new config does not reach the new length, or does not make the slowest pair slower.
     """
     plain = inv_freq_at(main_rotation(before), original)
     ratios = (inv_freq_at(main_rotation(after), to)[plain > 0] / plain[plain > 0]).tolist()
@@ -214,10 +214,10 @@ def _copy(values: dict[str, Any]) -> dict[str, Any]:
 def _lengths(
     plan: Plan, family: Family, given: int | None, method: Method, where: str
 ) -> tuple[int, int]:
-    """The length before any scaling, and the longest one that the model reads now.
+    """The length before any scaling, and the longest length that the model reads now.
 
-    A config with linear scaling has one length. Whether it is before or after the factor, the family or a second
-    length may say; otherwise only the user can.
+    A config with linear scaling has one length. The family or a second length may show whether it is before or after
+    scaling; otherwise the user must give it.
     """
     scaling, context = main_rotation(plan).scaling, plan.max_positions
     known = given is not None or plan.original_max_positions != context
@@ -233,7 +233,7 @@ def _lengths(
                 context=context,
                 factor=f"{scaling.factor:g}",
             )
-        return context, context  # the factor grows with the context, whatever the length before scaling
+        return context, context  # the new factor is relative to the context
     original = given if given is not None else plan.original_max_positions
     if original is None:
         raise refused(
@@ -285,7 +285,7 @@ def _cost(old: RoPE, new: RoPE, original: int) -> Cost:
 
 
 def _score_changes(old: RoPE, new: RoPE, original: int, home: torch.device) -> tuple[Tensor, Tensor]:
-    """Distances up to the original length, and how much the mean score at each of them changes."""
+    """Distances up to the original length, and the change of the mean score at each distance."""
     steps = torch.logspace(0, math.log10(original), 4096, dtype=torch.float64, device=home)
     distances = steps.long().unique()
     before, after = (

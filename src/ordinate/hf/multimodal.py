@@ -21,8 +21,8 @@ Grid = Sequence[int]
 
 
 class MRopePositions(NamedTuple):
-    """``positions`` are ``[3, batch, seq]``: time, height, width. ``deltas`` are ``[batch]``: what to add to
-    the index of a token decoded later to get its position, the same on all axes."""
+    """``positions`` are ``[3, batch, seq]``: time, height, width. ``deltas`` are ``[batch]``: the position of a token
+    decoded later is its index plus its row's delta, on all axes."""
 
     positions: Int[Tensor, "3 batch seq"]
     deltas: Int[Tensor, " batch"]
@@ -41,9 +41,9 @@ def mrope_positions(
 ) -> MRopePositions:
     """The positions of a sequence of text, images and video.
 
-    Text advances all axes by one. An image or a video starts where the text before it ends; its
-    tokens have the positions (time, row, column) from there, and the next text starts one past the larger of its
-    height and width, not past its token count (Wang et al. 2024, arXiv:2409.12191, 2.1).
+    Text advances all axes by one. An image or a video starts after the text before it; its tokens have positions
+    (time, row, column) relative to that start, and the next text starts one after the larger of its
+    height and width, not after its token count (Wang et al. 2024, arXiv:2409.12191, 2.1).
 
     Args:
         token_types: 0 for text, 1 for image, 2 for video tokens.
@@ -52,12 +52,12 @@ def mrope_positions(
         style: ``"qwen2_vl"`` counts the frames of a video; ``"qwen2_5_vl"`` spaces them by their time in
             seconds; ``"qwen3_vl"`` has text with a time stamp between frames, so that each frame is a grid.
         merge_size: Patches along a side that become one token (``vision_config.spatial_merge_size``).
-        seconds_per_grid: Of each video, how long a frame of its grid lasts; with ``"qwen2_5_vl"``.
+        seconds_per_grid: For each video, the duration of a frame of its grid; with ``"qwen2_5_vl"``.
         tokens_per_second: ``vision_config.tokens_per_second``; with ``"qwen2_5_vl"``.
         is_token: False at padding, which has position 0 and is not counted.
 
     Raises:
-        ValueError: Grids and tokens do not match, with the numbers.
+        ValueError: Grids and tokens do not match.
 
     Example:
         >>> types = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 0, 0]])
@@ -84,7 +84,7 @@ def mrope_positions(
     images = _checked("image_grids", image_grids, merge_size)
     videos = _checked("video_grids", video_grids, merge_size)
     steps = _time_steps(videos, seconds_per_grid, tokens_per_second)
-    if style == "qwen3_vl":  # each frame is a grid of its own
+    if style == "qwen3_vl":  # each frame is a separate grid
         videos = [(1, height, width) for time, height, width in videos for _ in range(time)]
         steps = [1.0] * len(videos)
     grids = {IMAGE: iter([(size, 1.0) for size in images]), VIDEO: iter(zip(videos, steps, strict=True))}
@@ -94,7 +94,7 @@ def mrope_positions(
 def _positions(
     token_types: Tensor, is_token: Tensor, grids: dict[int, Iterator[tuple[tuple[int, int, int], float]]]
 ) -> MRopePositions:
-    """Row by row, each run of image or video tokens with the next grid and its time step."""
+    """Positions row by row; each run of image or video tokens takes the next grid and its time step."""
     positions = torch.zeros(3, *token_types.shape, dtype=torch.int64)
     deltas = []
     for row, (types, mask) in enumerate(zip(token_types.tolist(), is_token.tolist(), strict=True)):
@@ -162,7 +162,7 @@ def _checked(name: str, grids: Sequence[Grid], merge: int) -> list[tuple[int, in
 def _time_steps(
     videos: list[tuple[int, int, int]], seconds: Sequence[float] | None, per_second: float
 ) -> list[float]:
-    """The distance of two frames of each video on the time axis."""
+    """For each video, the distance between two frames on the time axis."""
     if seconds is None:
         return [per_second] * len(videos)
     if len(seconds) != len(videos):

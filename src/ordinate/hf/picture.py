@@ -1,4 +1,4 @@
-"""What the config doctor found, as a picture."""
+"""The config doctor's result as a picture."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Safetensors files, read and written one tensor at a time.
+"""Reads and writes safetensors files one tensor at a time.
 
 The format is a length, a header in JSON and the tensors' bytes (github.com/huggingface/safetensors). A
-conversion that only reorders rows changes no size, so the header and all offsets stay. Of a tensor's dtype only
-the size matters, which gives the bytes of a row.
+conversion that only reorders rows changes no size, so the header and all offsets stay the same. Only the size of a
+tensor's dtype matters, which gives the bytes of a row.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class SafetensorsFile:
 
     @classmethod
     def open(cls, path: Path) -> SafetensorsFile:
-        """Read a file's header, and refuse a file that does not fit it.
+        """Read a file's header; refuse a file that does not match its header.
 
         Raises:
-            ValueError: Not a whole safetensors file.
+            ValueError: Not a complete safetensors file.
         """
         size, length, header = _header(path)
         metadata = header.pop("__metadata__", None)
@@ -145,7 +145,7 @@ def _header(path: Path) -> tuple[int, int, dict[str, Any]]:
         ) from None
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
-        json.dumps(header, ensure_ascii=False).encode()  # halves of characters cannot be written
+        json.dumps(header, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
@@ -161,7 +161,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _stored(name: str, entry: object) -> StoredTensor:
-    """One entry of a header, if its dtype and shape make as many bytes as it says."""
+    """Check one entry of a header: its dtype and shape must give the stated number of bytes."""
     quoted = short(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise refused(quoted, "must have a dtype, a shape and data_offsets in the header", short(entry))
@@ -186,18 +186,18 @@ def _stored(name: str, entry: object) -> StoredTensor:
 
 
 def _are_sizes(values: object) -> bool:
-    """Whether these are whole numbers that a size can be; JSON also has true, 64.0 and 1e999."""
+    """Whether these are integers that a size can be; JSON also has true, 64.0 and 1e999."""
     return isinstance(values, list) and all(
         type(value) is int and 0 <= value < _LARGEST_SIZE for value in values
     )
 
 
 def _bits(dtype: str, shape: Sequence[int]) -> int | None:
-    """The bits of a tensor, None where no file could hold them."""
+    """The bits of a tensor, None if they are too many for a file."""
     bits = 0 if 0 in shape else _BITS[dtype]
     for size in shape:
         bits *= size
-        if bits > _LARGEST_SIZE:  # before it grows to millions of digits
+        if bits > _LARGEST_SIZE:  # stop before the product has millions of digits
             return None
     return bits
 

@@ -1,4 +1,4 @@
-"""Reading and writing the scaling and the lengths in the settings of a config, for its extension."""
+"""Reads and writes the scaling and the lengths in the settings of a config, for `extend`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .config.repeated_keys import states_a_length
 Method = Literal["yarn", "ntk", "dynamic", "linear", "llama3"]
 METHODS: tuple[Method, ...] = ("yarn", "ntk", "dynamic", "linear", "llama3")
 
-# Scalings that weights are trained with: taking one away is no extension. (A method may extend itself.)
+# Weights are trained with these scalings, so `extend` must not remove one. (A method may extend itself.)
 _TRAINED_WITH = ("longrope", "llama3", "linear", "yarn")
 
 
 def scaling_now(
     settings: dict[str, Any], defaults: Mapping[str, Any], where: str, replace: bool, method: Method
 ) -> dict[str, Any]:
-    """The scaling of full-attention layers, refused where the model would break without it.
+    """The scaling of full-attention layers; refused if the model would break without it.
 
-    Settings that are missing and that the family's class has a default for are written out first.
+    Absent settings are first filled with the defaults of the family's class.
     """
     assumed = defaults.get("rope_parameters")
     if not settings.get("rope_scaling") and not settings.get("rope_parameters") and assumed:
@@ -57,7 +57,7 @@ def scaling_now(
 
 
 def _without_scaling(old: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a rotation that are no scaling."""
+    """The settings of a rotation without those of its scaling."""
     keys = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
     return {key: old[key] for key in keys if key in old}
 
@@ -65,7 +65,7 @@ def _without_scaling(old: Mapping[str, Any]) -> dict[str, Any]:
 def new_scaling(
     method: Method, old: dict[str, Any], original: int, context: int, to: int, notes: list[Text]
 ) -> dict[str, Any]:
-    """The new scaling, with the old one's axes, base and fraction, and with its options if it is of this method."""
+    """The new scaling, with the old scaling's axes, base and fraction, and its options if the method is the same."""
     unscaled = {key: old[key] for key in ("rope_theta",) if key in old} | _without_scaling(old)
     same = old.get("rope_type", old.get("type")) == method
     options = dict(old) if same else {}
@@ -82,7 +82,7 @@ def new_scaling(
     if method in ("yarn", "llama3"):
         made["original_max_position_embeddings"] = original
     if same and method in ("linear", "llama3"):
-        # The factor of Llama 3 is less than the context it is trained to; it grows with the context.
+        # Llama 3 is trained to a longer context than its factor gives; scale the factor with the context.
         made["factor"] = old["factor"] * to / context
     if method == "llama3":
         ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -91,7 +91,7 @@ def new_scaling(
 
 
 def separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -> None:
-    """OLMo 3: one old key has the base of layers with and without a window; new keys have one for each."""
+    """OLMo 3: replace the one old key for the base of all layers by new keys for layers with and without a window."""
     rules = family.rules
     one_base = getattr(rules, "scaled_types", None) is not None and not getattr(rules, "theta", None)
     if not one_base or settings.get("rope_parameters"):
@@ -106,7 +106,7 @@ def separate_layer_types(settings: dict[str, Any], plan: Plan, family: Family) -
 
 
 def put_scaling(settings: dict[str, Any], scaling: dict[str, Any]) -> None:
-    """Write a scaling under the key that the config has: old or new, flat or for full attention alone."""
+    """Write a scaling under the key that the config has: old or new, flat or for full attention only."""
     new = settings.get("rope_parameters")
     if settings.get("rope_scaling") or not new:
         settings["rope_scaling"] = scaling
@@ -136,33 +136,33 @@ def enlarge_base(settings: dict[str, Any], plan: Plan, factor: float, family: Fa
     else:
         key = getattr(family.rules, "theta", {}).get(FULL, "rope_theta")
         settings[family.keys.get(key, key)] = base
-        if old:  # not null: a class with a scaling of its own would put it back
+        if old:  # not null, because a class with a default scaling would restore it
             settings["rope_scaling"] = {"rope_type": "default", **_without_scaling(old)}
 
 
 def put_lengths(
     settings: dict[str, Any], family: Family, method: Method, original: int, to: int
 ) -> None:
-    """Write the new context where its readers look for it.
+    """Write the new context under the keys that transformers and vLLM read.
 
-    Linear and dynamic scaling are written with the original length: transformers takes it as the length where
-    dynamic NTK begins, and vLLM multiplies it by the factor to find the longest context, except for Gemma 3. With
-    linear scaling the config would not say which of the two it is; a second length does, as in Vicuna's files.
+    Linear and dynamic scaling are written with the original length: in transformers dynamic NTK begins at it, and
+    vLLM multiplies it by the factor to get the longest context, except for Gemma 3. With linear scaling the length
+    alone could be the one before or after scaling; a second length makes it clear, as in Vicuna's files.
     """
     name = family.keys.get("max_position_embeddings", "max_position_embeddings")
     names = {"max_position_embeddings", name}
     for key in [key for key in settings if states_a_length(key) and key not in names]:
-        del settings[key]  # of the old context
+        del settings[key]  # it states the old context
     is_original = method == "dynamic" or (method == "linear" and not family.rope.reaches_context)
     settings |= dict.fromkeys(names & settings.keys() or {name}, original if is_original else to)
     if method == "linear" and is_original:
         settings["max_sequence_length"] = to
-    if settings.get("original_max_position_embeddings") is not None:  # overrides the one in the scaling
+    if settings.get("original_max_position_embeddings") is not None:  # overrides that of the scaling
         settings["original_max_position_embeddings"] = original
 
 
 def main_rotation(plan: Plan) -> RoPE:
-    """The rotation of the layers that see everything; of all layers, where each has a window."""
+    """The rotation of the full-attention layers; if every layer has a window, that of all layers."""
     rotating = [layer for layer in plan.layers if isinstance(layer.encoding, RoPE)]
     wide = [layer for layer in rotating if layer.layer_type != SLIDING]
     rope = (wide or rotating)[0].encoding

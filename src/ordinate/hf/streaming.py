@@ -1,9 +1,9 @@
-"""Endless decoding with a cache of fixed size: the first tokens, the latest ones, and none between.
+"""Endless decoding with a cache of fixed size: the first and the latest tokens.
 
-StreamingLLM (Xiao et al. 2023, arXiv:2309.17453) keeps a few first tokens, to which attention gives much weight, and
-a window of the latest, and numbers tokens by their index in the cache. Every step moves every key, and rotated
-keys that are rotated further would be rounded at every step. Here keys are cached unrotated and
-rotated by their present index when attention reads them, so a score has one rounding for a stream of any length.
+StreamingLLM (Xiao et al. 2023, arXiv:2309.17453) caches a few first tokens, which get much attention, and
+a window of the latest. Positions are indices in the cache, so every step moves every key, and rotating already
+rotated keys would round them at every step. Here keys are cached unrotated and
+rotated by their current index when attention reads them, so scores are rounded once in a stream of any length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .patching.state import deferred_rotation
 class StreamingCache:
     """Unrotated keys and values of a layer's first ``sinks`` tokens and last ``window``.
 
-    Without positions, `ordinate.attention` numbers keys from 0 and queries up to the last key, which are their
+    Without positions, `ordinate.attention` counts keys from 0 and aligns queries to the last key: these are their
     indices in this cache. Tokens appended together all see each other: feed a long prompt in pieces of
     at most ``window``.
 
@@ -58,7 +58,7 @@ class StreamingCache:
     ) -> tuple[
         Float[Tensor, "batch kv_heads keys head_dim"], Float[Tensor, "batch kv_heads keys v_dim"]
     ]:
-        """Add tokens, and return what they see: all cached tokens, and themselves.
+        """Append tokens, and return the keys and values that they see: all cached tokens and their own.
 
         Args:
             k: Unrotated keys.
@@ -78,8 +78,8 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
     """A `StreamingCache` for every layer, as ``past_key_values`` of a patched model of transformers.
 
     ``model.generate(…, past_key_values=streaming_cache())`` decodes any number of tokens. Rows must not be
-    padded. Keys that are not known to be unrotated are refused, such as those of a model that is not patched or whose
-    rotation the patch left alone, and so are layers that cache a state instead of keys.
+    padded. Refused are keys that may be rotated, as in a model without a patch or whose rotation the patch did not
+    replace, and layers that cache a state instead of keys.
     """
     sinks = check_positive_int("sinks", sinks, minimum=0)
     window = check_positive_int("window", window)
@@ -130,7 +130,7 @@ def streaming_cache(sinks: int = 4, window: int = 1020) -> Any:
             self._select(lambda x: x[indices, ...])
 
     class Stream(Cache):
-        # During a call of a patched model: its layers that rotate nothing.
+        # Set during a call of a patched model: its layers without rotation.
         ordinate_unrotated_layers: frozenset[int] | None = None
 
         def update(
@@ -169,7 +169,7 @@ def is_stream(cache: Any) -> bool:
 
 
 def check_stream(attention_mask: Any, own_code: bool) -> None:
-    """Refuse calls that a streaming cache would answer wrongly."""
+    """Refuse calls whose results would be wrong with a streaming cache."""
     if own_code:
         raise refused(
             "past_key_values",

@@ -1,4 +1,4 @@
-"""Whole checkpoints from one rotary layout to the other: safetensors in, safetensors out.
+"""Converts checkpoints in safetensors files from one rotary layout to the other.
 
 Only rows of the query and key projections, and of the norms of queries and keys, are reordered. All other bytes are
 copied, so nothing is rounded, and at most one projection is in memory at a time.
@@ -40,9 +40,9 @@ _REORDERED = re.compile(
     r"|(?P<query_norm>(?:q|query)_(?:layer)?norm(?:\.norms\.[0-9]+)?)"
     r"|(?P<key_norm>(?:k|key)_(?:layer)?norm(?:\.norms\.[0-9]+)?))\.(?:weight|bias)$"
 )
-# Names like these: each such tensor is reordered, or the checkpoint is refused.
+# Names that look like queries or keys: such a tensor is reordered, or the checkpoint is refused.
 _SUSPECT = re.compile(r"(?:^|[._])w?(?:q|k|qk|kv|qkv|query|key)(?=[._]|$)", re.IGNORECASE)
-# Such names of tensors that stay: parts of DeepSeek's latent without rotation, models of images and audio.
+# Exceptions, which are copied: parts of DeepSeek's latent without rotation, models of images and audio.
 _STAYS = re.compile(
     r"\.(?:(?:q_a|kv_b)_proj|(?:q|kv)_a_layernorm)\."
     r"|(?:^|\.)(?:visual|vision_\w+|audio_\w+|vqmodel|multi_modal_projector|embed_tokens_extend)\."
@@ -52,9 +52,9 @@ _OWN_KEYS = (
     "gpt_neox",
     "persimmon",
     "gptj",
-)  # as many key heads as query heads, whatever the config says
+)  # these have as many key heads as query heads, even if the config differs
 _SIDES = {"queries": {"queries", "fused"}, "keys": {"keys", "latent", "fused"}}
-_METADATA_KEY = "rotary_layout"  # in the files that are written
+_METADATA_KEY = "rotary_layout"  # in the files that a conversion writes
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
@@ -80,17 +80,17 @@ def to_half(
 ) -> ConversionReport:
     """Write a checkpoint whose rotary pairs are half a head apart, from one whose pairs are neighbours.
 
-    Weights do not say which layout they are in: the caller must know it. A file that these functions wrote says
-    it in its metadata, and is refused if it is in the target layout already.
+    The layout cannot be detected from weights: the caller must know it. Files written by these functions state
+    it in their metadata, and are refused if they are in the target layout already.
 
     Args:
         source: A safetensors file, or a model's folder with one or several.
-        target: Where to write; it must not exist. A folder gets the source's other files and subfolders
-            too, without weights in other formats and hidden folders: the report names these.
-        config: What `from_config` takes; default the config.json of the folder, or next to the file.
+        target: Where to write; it must not exist. A folder also gets the source's other files and subfolders,
+            except weights in other formats and hidden folders: the report names these.
+        config: As in `from_config`; default the config.json of the folder, or next to the file.
 
     Raises:
-        ValueError: The source is not such a checkpoint, or not all of it can be converted; or the target cannot
+        ValueError: The source is not a checkpoint, or not all of it can be converted; or the target cannot
             be written.
         FileExistsError: The target exists, or another process writes it.
         ConfigError: The config cannot be read.
@@ -110,7 +110,7 @@ def to_interleaved(
 
 def _convert(source: Any, target: Any, config: Any, layout: Layout) -> ConversionReport:
     source, target = Path(source), Path(target)
-    if not os.path.exists(source):  # unlike Path.exists, also False for a name that no file can have
+    if not os.path.exists(source):  # unlike Path.exists, also False for an invalid file name
         raise refused("source", "must be a safetensors file or a model's folder", short(str(source)))
     _check_target(target)
     is_folder = source.is_dir()
@@ -146,7 +146,7 @@ def _check_target(target: Path) -> None:
     if not os.path.isdir(target.parent):
         raise refused("target", "must be in a folder that exists", quoted)
     try:
-        with tempfile.TemporaryFile(dir=target.parent):  # permissions are not enough, as in /proc
+        with tempfile.TemporaryFile(dir=target.parent):  # in /proc, permissions do not tell
             pass
         with suppress(FileNotFoundError):
             os.lstat(partial)  # its name is longer than the target's
@@ -160,13 +160,13 @@ def _check_target(target: Path) -> None:
 
 
 def _others(folder: Path) -> Iterator[Path]:
-    """The files below a folder, and its hidden folders themselves: tools store there what is not the model."""
+    """The files below a folder, and its hidden folders, whose contents belong to tools, not to the model."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from [path] if path.name.startswith(".") else _others(path)
         elif path.is_file():
             yield path
-        else:  # reading a pipe would wait, and a link to a folder can lead back here
+        else:  # reading a pipe would wait, and a link may lead back here
             raise refused(
                 "source",
                 "must hold files, links to files and folders",
@@ -175,7 +175,7 @@ def _others(folder: Path) -> Iterator[Path]:
 
 
 def _check_subfolders(paths: Iterable[Path]) -> None:
-    """Weights such as a sentence encoder's last layer are copied; another model, with its own config, is refused."""
+    """Refuse subfolders with another model and its own config; a sentence encoder's last layer, say, is copied."""
     for path in paths:
         for tensor in SafetensorsFile.open(path).tensors:
             if _may_be_reordered(tensor):
@@ -218,7 +218,7 @@ def _check(
         if made_by.isdisjoint(kinds.values()):
             got = Text("{name} in {file}", name=next(map(short, kinds), "none"), file=files[0].path.name)
             raise refused("source", "must hold projections of {side}", got, side=Text(side))
-    # The queries of each layer have one name. A second one means a copy, in Meta's layout perhaps, or a second model
+    # The queries of all layers have one name. A second name means a copy, perhaps in Meta's layout, or a second model
     # with another config.
     names = {
         _LAYER.sub(".", name, count=1): short(name)
@@ -244,7 +244,9 @@ class _Heads:
         if not any(isinstance(layer.encoding, RoPE) for layer in self.plan.layers):
             raise refused("config", "must be of a model with RoPE", self.plan.family, error=ConfigError)
         _, _, self.reader = text_reader(values)
-        if shared := self.reader.peek("attention_k_eq_v"):  # Gemma 4: values would turn with their keys
+        if shared := self.reader.peek(
+            "attention_k_eq_v"
+        ):  # Gemma 4: values would be reordered with keys
             raise refused(
                 self.reader.spelled("attention_k_eq_v"),
                 "must be false where keys are to turn",
@@ -253,7 +255,7 @@ class _Heads:
             )
         self.heads: int = self._count("num_attention_heads")
         self.kv_heads = self._kv_heads()
-        # Layers that predict further tokens follow the others, and attend as the last of them.
+        # Layers for multi-token prediction follow the others, with the last layer's attention settings.
         self.count = len(self.plan.layers) + self._count("num_nextn_predict_layers", 0)
 
     def _count(self, key: str, default: int | None = None) -> Any:
@@ -287,18 +289,18 @@ class _Heads:
         return found
 
     def _layer(self, name: str) -> LayerPlan | None:
-        """The layer a tensor belongs to, if the config has it."""
+        """The layer that a tensor belongs to, if the config has that layer."""
         number = _LAYER.search(name)
         if number is None or int(number[1]) >= self.count:
             return None
         return self.plan.layers[min(int(number[1]), len(self.plan.layers) - 1)]
 
     def _reordering(self, tensor: StoredTensor, layer: LayerPlan, kind: str) -> Rows:
-        """How a tensor's rows are reordered, if they are as many as the config says."""
+        """The function that reorders a tensor's rows, whose number must match the config."""
         assert isinstance(layer.encoding, RoPE)
         assert layer.head_dim is not None
         head_dim, start = layer.head_dim, layer.turned_from
-        if kind == "latent":  # one key's rotated channels, after the latent
+        if kind == "latent":  # the rotated channels of the one key follow the latent
             start = self.reader.integer("kv_lora_rank", "channels of the latent", most=MOST_WIDTH)
             head_dim = start + layer.encoding.rotary_dim
         heads = {
@@ -306,7 +308,7 @@ class _Heads:
             "keys": [self.kv_heads],
             "latent": [1],
             "fused": [self.heads + 2 * self.kv_heads],
-            "query_norm": [1, self.heads],  # shared by the heads, or one for each
+            "query_norm": [1, self.heads],  # one norm for all heads, or one per head
             "key_norm": [1, self.kv_heads],
         }[kind]
         rows = math.prod(tensor.shape if kind.endswith("norm") else tensor.shape[:1])
@@ -333,17 +335,17 @@ class _Heads:
         return functools.partial(_by_rows, turn, rows)
 
     def _fused(self, tensor: StoredTensor, turn: Rows, head_dim: int) -> Rows:
-        """Queries, keys and values in one projection: a block of each, or all three group by group."""
+        """Queries, keys and values in one projection: one block for each, or interleaved by group."""
         if self.plan.model_type in ("gpt_neox", "persimmon", "falcon"):
             return functools.partial(_by_group, turn, self.kv_heads, head_dim)
-        # CodeGen's projection of this name is in four parts, each of queries, values and keys.
+        # CodeGen's projection of this name has four parts, each with queries, values and keys.
         if "qkv_proj" not in tensor.name or self.plan.model_type == "codegen":
             raise refused("source", "must be of a known kind of fused projection", short(tensor.name))
         return functools.partial(_leading, turn, (self.heads + self.kv_heads) * head_dim)
 
 
 def _may_be_reordered(tensor: StoredTensor) -> bool:
-    """Whether a tensor by its name makes queries or keys of text."""
+    """Whether a tensor's name is one of a text model's projection of queries or keys."""
     return bool(_SUSPECT.search(tensor.name)) and not _STAYS.search(tensor.name)
 
 
@@ -353,22 +355,22 @@ def _kind(name: str) -> str | None:
 
 
 def _by_rows(turn: Rows, count: int, rows: Tensor) -> Tensor:
-    """Some norms have one row for each head: their channels are reordered, like the rows of a projection."""
+    """Reorder norms with one row per head: their channels are in the order of a projection's rows."""
     return turn(rows.view(count, -1)).view_as(rows)
 
 
 def _reorder(order: tuple[int, ...], rows: Tensor) -> Tensor:
-    """The rows of every head in another order."""
+    """Reorder the rows of every head."""
     return rows.unflatten(0, (-1, len(order)))[:, list(order)].flatten(0, 1)
 
 
 def _by_group(turn: Rows, groups: int, head_dim: int, rows: Tensor) -> Tensor:
-    """``[groups, (queries…, key, value), head_dim]``: all but the values."""
+    """Reorder all but the values in ``[groups, (queries…, key, value), head_dim]``."""
     heads = rows.unflatten(0, (groups, -1, head_dim)).clone()
     heads[:, :-1] = turn(heads[:, :-1].flatten(0, 2)).view_as(heads[:, :-1])
     return heads.flatten(0, 2)
 
 
 def _leading(turn: Rows, count: int, rows: Tensor) -> Tensor:
-    """The first rows, which are queries and keys."""
+    """Reorder the first rows, which are queries and keys."""
     return torch.cat((turn(rows[:count]), rows[count:]))

@@ -32,9 +32,7 @@ def rotate_pairs(
     if is_traced(*tensors) or cos.requires_grad or cos.device.type not in ("cpu", "cuda"):
         return [rotate_pairs_reference(x, cos, sin, layout) for x in tensors]
     learning = [x for x in tensors if x.requires_grad] if torch.is_grad_enabled() else []
-    if learning and len(learning) < len(
-        tensors
-    ):  # tensors that need no gradient are rotated without autograd
+    if learning and len(learning) < len(tensors):  # the others are rotated without autograd
         return [rotate_pairs((x,), cos, sin, layout)[0] for x in tensors]
     if not learning:
         return [_rotate_eagerly(x, cos, sin, layout) for x in tensors]

@@ -81,9 +81,8 @@ def _bias_reasons(parts: tuple[Bias, ...]) -> list[str]:
         reasons.append("the parts of a sum must share their positions")
     tables = [part for part in known if isinstance(part, (DistanceBias, RowBias))]
     rows = [part for part in tables if isinstance(part, RowBias)]
-    longest = max(
-        [0, *[part.table.shape[1] for part in rows]]
-    )  # torch.compile does not support `default`
+    # torch.compile does not support `default`.
+    longest = max([0, *[part.table.shape[1] for part in rows]])
     if longest > _MAX_ROW:
         reasons.append(f"rows have at most {_MAX_ROW} distances, not {in_words(longest)}")
     if rows:

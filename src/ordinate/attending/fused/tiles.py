@@ -101,9 +101,7 @@ def tile_config(kernel: str, traits: Traits, q: Tensor, v: Tensor, extra: ExtraB
     if kernel != "table":
         streamed = m if kernel == "keys" else n
         config["NEAR"] = max(16, streamed // tile.parts)
-    if (
-        tile.registers is not None and not traits.dropout
-    ):  # dropout needs many registers for its random numbers
+    if tile.registers is not None and not traits.dropout:  # dropout needs many for random numbers
         config["maxnreg"] = tile.registers
     return config
 

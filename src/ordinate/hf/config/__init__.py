@@ -1,1 +1,1 @@
-"""A config.json read into a plan: the encoding of every layer, and where each fact was read."""
+"""Reads a config.json into a plan: the encoding of every layer, and the key that each fact came from."""

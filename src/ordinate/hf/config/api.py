@@ -31,13 +31,13 @@ def from_config(
     family: str | None = None,
     dialect: Dialect | None = None,
 ) -> Plan:
-    """Read how a model knows the order of its tokens from its config. Nothing of it is executed.
+    """Read a model's position encodings from its config. No code of the model is executed.
 
     Args:
         source: A mapping, the path of a config.json or of a model's folder, or a PretrainedConfig.
         family: Read the config as one of this ``model_type`` instead of its own: for a model that
-            ordinate does not know and that you know to be built like one that it does.
-        dialect: Read YaRN's settings in this dialect instead of the family's own.
+            ordinate does not support but that is built like a supported one.
+        dialect: Read YaRN's settings in this dialect instead of the family's.
 
     Raises:
         ConfigError: Something about positions is missing, contradictory or not understood; one
@@ -108,13 +108,13 @@ def text_settings(
         known = isinstance(named, str) and (named in FAMILIES or named in WRAPPERS)
         if not known and within is None and not any(key in text for key in TEXT_PARTS):
             raise refused(f"{path}{inner}.model_type", _KNOWN_FAMILY, short(named), error=ConfigError)
-        # Settings of positions outside of the text model that repeat its own are understood; others are refused.
+        # Position settings outside of the text model may repeat the text model's settings; others are refused.
         outside = {key: value for key, value in values.items() if key not in text or text[key] != value}
         Reader(outside, path=path).refuse_rest()
         return text_settings(text, None if known else within, f"{path}{inner}.")
-    if within is not None:  # old files of these models have the text model's keys at the top
+    if within is not None:  # old files of these models have the text model's keys at the top level
         return path, values, within
-    # An unknown name is often a new family and no typing mistake: only a very similar one is suggested.
+    # An unknown name is often a new family and not a typing error, so only a very similar name is suggested.
     word = model_type.lower() if isinstance(model_type, str) and len(model_type) < 60 else ""
     close = difflib.get_close_matches(word, [*FAMILIES, *WRAPPERS], n=1, cutoff=0.75)
     raise refused(

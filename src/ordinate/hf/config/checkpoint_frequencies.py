@@ -1,7 +1,7 @@
-"""Frequencies as the checkpoints' own code forms them: in float32, operation for operation.
+"""Frequencies computed like the checkpoints' own code: in float32, operation for operation.
 
-Ordinate forms angles in float64, and its frequencies differ from these by a rounding. To compare a table, a cache
-or an engine bit for bit with the code that a model was trained or is served with, use these.
+Ordinate computes angles in float64, so its frequencies differ from these by a rounding. Use these to compare a table,
+a cache or an engine bit for bit with the code that a model was trained or is served with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...scaling import NTK, DynamicNTK, Linear, Llama3, LongRoPE, Proportional, 
 
 
 def checkpoint_inv_freq(rope: RoPE, length: int | None = None) -> Float32[Tensor, " pairs"]:
-    """``inv_freq`` as transformers (MiniMind's: as MiniMind) has it on the CPU, before the first forward.
+    """``inv_freq`` as transformers (for MiniMind: MiniMind's code) computes it on the CPU, before the first forward.
 
     Args:
         length: The sequence's length, for scalings that depend on it.
@@ -73,7 +73,7 @@ def _periods(base: float, dim: int) -> Float32[Tensor, " pairs"]:
 
 def _yarn(scaling: YaRN, base: float, dim: int) -> Tensor:
     periods = _periods(base, dim)
-    if scaling.dialect == "paper":  # no checkpoint's code; one rounding of the exact numbers
+    if scaling.dialect == "paper":  # no checkpoint uses it; round the exact numbers once
         return scaling.inv_freq(base, dim).float()
     low, high = scaling._ramp_ends(base, dim)
     pairs = torch.arange(dim // 2, dtype=torch.float32)
@@ -91,7 +91,7 @@ def _llama3(scaling: Llama3, inv_freq: Tensor) -> Tensor:
     original, factor = scaling.original_max_positions, scaling.factor
     wavelengths = 2 * math.pi / inv_freq
     is_long, is_short = wavelengths > original / low, wavelengths < original / high
-    if low == high:  # nothing lies between, and the quotient below would be 0/0
+    if low == high:  # the ramp is empty, and the quotient below would be 0/0
         return torch.where(is_long, inv_freq / factor, inv_freq)
     kept = (original / wavelengths - low) / (high - low)
     blended = (1 - kept) * inv_freq / factor + kept * inv_freq

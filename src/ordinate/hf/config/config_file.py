@@ -14,7 +14,7 @@ from ...files import write_file
 from ...text import Text
 from .plan import ConfigError
 
-_LARGEST_FILE = 16 * 2**20  # a larger file is no config; it may be a checkpoint named by mistake
+_LARGEST_FILE = 16 * 2**20  # a larger file is not a config, perhaps a checkpoint given by mistake
 
 # Errors of a folder that is missing or cannot be written.
 _NOT_WRITABLE = (
@@ -23,7 +23,7 @@ _NOT_WRITABLE = (
 
 
 def config_path(source: str | os.PathLike[str]) -> Path:
-    """The config.json that a path means: the file itself, or the one in a model's folder."""
+    """The config.json of a path: the file itself, or the file in a model's folder."""
     path, folder = Path(source), False
     try:
         folder = path.is_dir()
@@ -40,10 +40,10 @@ def config_path(source: str | os.PathLike[str]) -> Path:
 
 
 def load(source: object) -> dict[str, Any]:
-    """A config as a dictionary with text for keys.
+    """A config as a dictionary whose keys are strings.
 
     Raises:
-        ConfigError: The source is none, cannot be opened, or is not a mapping.
+        ConfigError: The source is not a config, cannot be opened, or is not a mapping.
     """
     if isinstance(source, Mapping):
         return check_settings(dict(source))
@@ -87,7 +87,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def check_settings(values: object, name: str = "source") -> dict[str, Any]:
-    """The same mapping; refused if it is none or has keys that are not text."""
+    """The mapping as a dict; refused if it is not a mapping or has keys that are not strings."""
     if not isinstance(values, dict):
         raise refused(name, "must hold a mapping of settings", short(values), error=ConfigError)
     for key in values:
@@ -99,7 +99,7 @@ def check_settings(values: object, name: str = "source") -> dict[str, Any]:
 def write_config(
     config: Mapping[str, Any], path: str | os.PathLike[str], *, overwrite: bool = False
 ) -> Path:
-    """Write a config.json whole or not at all, and over an existing file only with ``overwrite``.
+    """Write a config.json atomically; replace an existing file only with ``overwrite``.
 
     Raises:
         ConfigError: The file exists, or cannot be written there.

@@ -17,14 +17,14 @@ def scalings(layers: Iterable[LayerPlan]) -> list[Scaling]:
 
 
 def original_max_positions(encodings: Iterable[PositionEncoding], context: int | None) -> int | None:
-    """The shortest length that a scaling says the frequencies were trained at; ``context`` where none does."""
+    """The shortest ``original_max_positions`` of the scalings; ``context`` if no scaling has one."""
     scalings = [getattr(encoding, "scaling", None) for encoding in encodings]
     lengths = [getattr(scaling, "original_max_positions", None) for scaling in scalings]
     return min((length for length in lengths if length), default=context)
 
 
 def reach_of(scaling: Scaling, start: int | None = None) -> int | None:
-    """The length a scaling stretches to, None where its settings do not say; ``start`` is for linear scaling.
+    """The longest length for a scaling, None if its settings do not determine it; ``start`` is for linear scaling.
 
     Models with Llama 3's and LongRoPE's frequencies are trained further and reach past the factor.
     """
@@ -36,7 +36,7 @@ def reach_of(scaling: Scaling, start: int | None = None) -> int | None:
 
 
 def effective_context(plan: Plan) -> int | None:
-    """The longest context that the settings together support; None where no setting says it.
+    """The longest context that all settings together support; None if no setting determines it.
 
     It is ``max_position_embeddings``, unless a scaling reaches less than that, or more because
     ``max_position_embeddings`` is still the length before scaling.

@@ -1,4 +1,4 @@
-"""What a config says about positions: the encoding of every layer, and where each fact was read."""
+"""`Plan`: the encoding of every layer as a config describes it, and the key that each fact came from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
     """A config that cannot be read; the sentence names the key, the rule and the value."""
 
     def __init__(self, sentence: str) -> None:
-        # Keys and values come from a file and may hold anything; a message stays one line of modest length.
+        # Keys and values come from a file and may hold anything; the message must be one short, printable line.
         line = "".join(x if x.isprintable() else f"\\x{ord(x):02x}" for x in sentence[:600])
         super().__init__(line if len(sentence) <= 600 else f"{line}…")
 
@@ -56,7 +56,7 @@ class Temperature:
     start: int = 0
 
     def at(self, positions: Int[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-        """The factor at each position, in float64 (on the CPU for a device without)."""
+        """The factor at each position, in float64 (on the CPU if the device has none)."""
 
         def factor(home: torch.device, positions: Tensor) -> Tensor:
             steps = torch.div(positions + self.start, self.every, rounding_mode="floor")
@@ -67,15 +67,15 @@ class Temperature:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer's self-attention knows the order of its tokens.
+    """The position encoding and attention settings of one layer.
 
     Attributes:
         index: Its index in its stack, from 0.
-        layer_type: The config's word for its kind, ``"full_attention"`` where it has none.
-        encoding: What acts in this layer, shared by layers of one kind unless each has its own parameters.
+        layer_type: The config's word for its kind, ``"full_attention"`` if it has none.
+        encoding: The encoding in this layer, shared by layers of one kind unless each has its own parameters.
             Codes added to the embeddings act before the first layer and are in `Plan.embeddings`.
         scale: The softmax scale; None for ``encoding.logit_factor / sqrt(head_dim)``.
-        window: A query sees this many keys, itself among them; None for all.
+        window: A query sees this many keys, including its own; None for all.
         chunk: Tokens see each other within chunks of this size only (Llama 4); None for no chunks.
         head_dim: Channels of a head of q and k.
         turned_from: The first channel that is rotated; the encoding gets the channels from this one on
@@ -99,14 +99,14 @@ class LayerPlan:
 
     @property
     def softmax_scale(self) -> float:
-        """What ``q·k`` is multiplied by before the softmax, the default written out."""
+        """The factor of ``q·k`` before the softmax; the computed default if `scale` is None."""
         if self.scale is not None:
             return self.scale
         assert self.head_dim is not None
         return self.encoding.logit_factor / math.sqrt(self.head_dim)
 
     def describe(self) -> str:
-        """Everything about this layer but its index, on one line."""
+        """Everything about this layer except its index, on one line."""
         facts = (
             (True, describe_encoding(self.encoding)),
             (self.turned_from, f"on the channels from {self.turned_from} of {self.head_dim}"),
@@ -135,10 +135,10 @@ class Plan:
 
     Attributes:
         family: The family's name, such as ``"Llama"``.
-        model_type: The config's own word for it.
+        model_type: The config's name of the family.
         layers: One `LayerPlan` per layer, the encoder's before the decoder's.
-        embeddings: Stack → the encoding that acts on its embeddings, where there is one.
-        max_positions: The longest context the config promises, None where it has no such number.
+        embeddings: Stack → the encoding that acts on its embeddings, if there is one.
+        max_positions: The longest context that the config states, None if it has no such number.
         original_max_positions: The length the frequencies were trained at.
         read: What was read, from which key.
         warnings: Contradictions, and settings without effect.
@@ -155,14 +155,14 @@ class Plan:
 
     @property
     def encoding(self) -> PositionEncoding:
-        """The model's one encoding, where it has one: of all layers, or of the embeddings.
+        """The model's only encoding: of all layers, or of the embeddings.
 
         Raises:
             ConfigError: Layers differ, or there is an encoding in the layers and one before them.
         """
         found = list(dict.fromkeys([*self.embeddings.values(), *(x.encoding for x in self.layers)]))
         acting = [encoding for encoding in found if type(encoding) is not NoPE]
-        # Layers with a rotation and layers without do not have one encoding; with codes in the embeddings they do.
+        # Layers with and without a rotation differ; layers without one all have the encoding of the embeddings.
         mixed = not self.embeddings and len(acting) < len(found)
         if len(acting) > 1 or (acting and mixed):
             names = ", ".join(dict.fromkeys(type(x).__name__ for x in acting))
@@ -175,7 +175,7 @@ class Plan:
         return acting[0] if acting else NoPE()
 
     def groups(self) -> list[tuple[str, list[LayerPlan]]]:
-        """Layers that are alike, together, each group with its title."""
+        """Groups of equal layers, each with its title."""
         alike: dict[tuple[Any, ...], list[LayerPlan]] = {}
         encodings = {id(layer.encoding): layer.encoding for layer in self.layers}
         described = {key: describe_encoding(encoding) for key, encoding in encodings.items()}
@@ -211,7 +211,7 @@ class Plan:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """``0–2, 4``: whole numbers as briefly as can be, the rest counted past the eighth part.
+    """``0–2, 4``: integers as ranges; beyond eight ranges, the others are only counted.
 
     Example:
         >>> _ranges([0, 1, 2, 4])

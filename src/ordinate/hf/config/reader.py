@@ -1,4 +1,4 @@
-"""Reading a config key by key: values are checked, uses recorded, and unread keys about positions refused."""
+"""`Reader` reads a config key by key: checks values, records uses, and refuses unread keys about positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...checks import as_int, nearest, refused, short
 from ...text import Text
 from .plan import ConfigError, Reading
 
-# A config with larger sizes is a mistake, and building its encodings could exhaust the memory.
+# Larger sizes in a config are a mistake, and building the encodings could exhaust the memory.
 MOST_LAYERS = 1 << 14
 MOST_HEADS = 1 << 16
 MOST_CHANNELS = 1 << 16
@@ -26,14 +26,14 @@ _CONCERNS_POSITIONS = re.compile(
     r"|per_layer_config|logn|sequence_length|seq_len|seq_length|global_attn|local_attention|local_attn)"
 )
 
-# Keys with such a word that say nothing about positions of text or about its logits.
+# Keys with such a word that concern neither positions of text nor its logits.
 _UNCONCERNED = re.compile(
     r"^(mlp_layer_types|mtp_.*|.*_dropout|.*dropout.*|.*_token_id|.*_token_index|.*_token|index_.*"
     r"|indexer_.*|memory_.*|tokenizer_.*|use_cache|.*_loss_.*|vision_.*|image_.*"
     r"|video_.*|audio_.*|position_id_per_seconds|seconds_per_chunk|mask_time_.*|mask_feature_.*|_name_or_path|.*_initializer.*)$"
 )
 
-# Where a file has the common name of a setting and the family's own, transformers takes the common one, except
+# If a file has both the common name of a setting and the family's own name, transformers reads the common one, except
 # for these.
 _OWN_NAME_FIRST = frozenset({"n_embed", "max_seq_len", "rotary_emb_base", "rotary_pct", "head_dim"})
 
@@ -41,7 +41,7 @@ _MISSING: Any = object()
 
 
 def checked_integer(name: str, value: object, least: int, most: int) -> int:
-    # JSON written by other languages may say 4096.0.
+    # JSON written by other languages may have 4096.0.
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     try:
@@ -67,7 +67,7 @@ def checked_number(
         raise refused(name, "must be a number", short(value), error=ConfigError)
     low = above if above is not None else least if least is not None else -most
     inside = (value > low if above is not None else value >= low) and value <= most
-    if not inside:  # NaN compares as false and is refused here too
+    if not inside:  # comparisons with NaN are false, so NaN is refused too
         rule = "must be at least {least} and at most {most}"
         if above is not None:
             rule = "must be greater than {least} and at most {most}"
@@ -76,14 +76,14 @@ def checked_number(
 
 
 class Reader:
-    """A config, or a part of one, that remembers which keys were read.
+    """A config, or a part of one, that records which keys were read.
 
     Args:
-        values: The config's own keys.
-        defaults: What the family's own code takes for keys that are left out.
-        keys: The family's names for keys that others call otherwise: ``{"hidden_size": "n_embd"}``.
-        path: What comes before a key in messages, for parts of a config.
-        parent: The reader this is a part of; both record into one list.
+        values: The config's keys and values.
+        defaults: The values that the family's own code uses for absent keys.
+        keys: The common name of a key → the family's name: ``{"hidden_size": "n_embd"}``.
+        path: The prefix of keys in messages, for parts of a config.
+        parent: The reader that this is a part of; both record into one list.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class Reader:
         self.used: set[str] = set()
 
     def spelled(self, key: str) -> str:
-        """The key as a message names it: as the config has it, or else as the family would."""
+        """The key's name in messages: the name in the config, or else the family's name."""
         return f"{self.path}{[*self._given(key), self.keys.get(key, key)][0]}"
 
     def has(self, key: str) -> bool:
-        """Whether the config itself has a value other than null."""
+        """Whether the config, not only the defaults, has a value other than null."""
         return bool(self._given(key))
 
     def _given(self, key: str) -> list[str]:
-        """The names under which the config has a setting, first the one whose value transformers takes."""
+        """The config's names of a setting; first the name that transformers reads."""
         own = self.keys.get(key, key)
         names = (own, key) if own in _OWN_NAME_FIRST else (key, own)
         return [name for name in dict.fromkeys(names) if self.values.get(name) is not None]
@@ -212,7 +212,7 @@ class Reader:
         return value
 
     def part(self, key: str) -> Reader | None:
-        """The mapping under a key as a reader of its own, or None where there is none."""
+        """A reader of the mapping under a key, or None if there is no mapping."""
         self.skip(key)
         value, name = self.peek(key), self.spelled(key)
         if value is None:
@@ -222,11 +222,11 @@ class Reader:
         return Reader(value, path=f"{name}.", parent=self)
 
     def skip(self, *keys: str) -> None:
-        """Keys that are understood and need no reading."""
+        """Mark keys as read that have no effect here."""
         self.used |= {name for key in keys for name in (key, self.keys.get(key, key))}
 
     def fixed(self, key: str, expected: Any) -> None:
-        """A key whose value must be this one, where it is given."""
+        """Refuse a key whose value is given and is not ``expected``."""
         self.skip(key)
         if self.has(key) and self.peek(key) != expected:
             raise refused(
@@ -244,7 +244,7 @@ class Reader:
             self.warnings.append(sentence)
 
     def warn_if_different(self, taken: str, value: object, other: str, ignored: object) -> None:
-        """Two keys of one setting; the first is read."""
+        """Warn if two keys of one setting differ; the first is the one that counts."""
         if value != ignored:
             self.warn(
                 "{taken}={value} and {other}={ignored} differ; the first is taken, as transformers does",
@@ -258,7 +258,7 @@ class Reader:
         """Refuse the first key that concerns positions and was not read.
 
         Raises:
-            ConfigError: There is one, with a value other than null.
+            ConfigError: There is such a key, with a value other than null.
         """
         for key, value in self.values.items():
             if key not in self.used and value is not None and (concerns or concerns_positions)(key):
@@ -271,7 +271,7 @@ class Reader:
 
 
 def concerns_positions(key: str) -> bool:
-    """Whether a key by its name is about positions, or about how logits are formed."""
+    """Whether a key's name is about positions, or about how logits are computed."""
     words = snake_case(key)
     return bool(_CONCERNS_POSITIONS.search(words)) and not _UNCONCERNED.match(words)
 

@@ -1,6 +1,6 @@
-"""Keys that repeat a fact which other keys state: read where they agree, a warning or a refusal where they do not.
+"""Keys that repeat a fact of other keys: accepted if they agree, otherwise a warning or a refusal.
 
-Published files have many. Which fact a key repeats is read from its words, in any order and with common words
+Published files have many. The words of a key determine which fact it repeats, in any order and with common words
 such as ``use`` or ``emb`` added: ``rotary_emb_base``, ``rope_base`` and ``theta`` all state the base. A key with any
 other word (``rope_local_base``) states another fact, and is refused as an unread key.
 """
@@ -23,10 +23,10 @@ from .reader import Reader, snake_case
 
 
 def read_repeated_keys(reader: Reader, draft: Draft) -> None:
-    """Compare the keys that were not read with what was; a length after scaling is put into the draft.
+    """Compare the unread keys with the facts that were read; put a length after scaling into the draft.
 
     Raises:
-        ConfigError: One of them contradicts what the model's code does.
+        ConfigError: An unread key contradicts what the model's code does.
     """
     for key, value in reader.values.items():
         if key in reader.used or value is None:
@@ -36,7 +36,7 @@ def read_repeated_keys(reader: Reader, draft: Draft) -> None:
         words = _words(key)
         expected = next((fact.values(draft) for fact in _FACTS if fact.is_stated_by(words)), [])
         if not expected:
-            continue  # nothing to compare it with: refused as an unread key
+            continue  # no fact to compare with: refused later as an unread key
         if not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in expected):
             raise refused(
                 reader.spelled(key),
@@ -89,7 +89,7 @@ _TRAINED = _of("trained train training")
 def states_a_length(key: str) -> bool:
     """Whether a key is a number of positions. ``max_length`` is not: it limits the length of generated text.
 
-    Those that a model's code does not read repeat the context, or are the length after scaling.
+    Lengths that a model's code does not read repeat the context, or are the length after scaling.
 
     Example:
         >>> [states_a_length(key) for key in ("n_positions", "max_seq_len", "max_length", "max_relative_positions")]
@@ -106,8 +106,8 @@ class _Fact:
 
     Attributes:
         words: The words of such a key: one of these sets.
-        values: The values that are true of a model; none where layers differ.
-        filler: Other words that it may have.
+        values: The values that hold for a model; none if layers differ.
+        filler: Other words that the key may have.
     """
 
     words: tuple[str, ...]
@@ -119,7 +119,7 @@ class _Fact:
 
 
 def _common(values: Iterable[Any]) -> list[Any]:
-    """The one value that all have, in a list; an empty list where they differ."""
+    """The common value, in a list; an empty list if the values differ."""
     found = list(dict.fromkeys(values))
     return found if len(found) == 1 else []
 
@@ -132,7 +132,7 @@ def _of_ropes(value: Callable[[RoPE], Any]) -> Callable[[Draft], list[Any]]:
 
 
 def _interval_without_rotation(draft: Draft) -> list[Any]:
-    """n, where every n-th layer has no rotation and the others have one."""
+    """n, if every n-th layer has no rotation and the others have one."""
     still = [layer.index for layer in draft.layers if not isinstance(layer.encoding, RoPE)]
     step = still[0] + 1 if still else 0
     return [step] if still and still == list(range(step - 1, len(draft.layers), step)) else []

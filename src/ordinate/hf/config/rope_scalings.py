@@ -17,7 +17,7 @@ from .reader import Reader, checked_number
 
 @dataclass(frozen=True)
 class RopeSource:
-    """One layer type's settings, and the model's settings that they refer to."""
+    """The rotary settings of one layer type, and the model's settings that they refer to."""
 
     part: Reader
     model: Reader
@@ -67,7 +67,7 @@ def _dynamic(source: RopeSource, dim: int, fraction: float, dialect: Dialect) ->
     if source.rules.fixed_alpha:
         alpha = source.part.number("alpha", "a fixed stretch of the base", None, least=1, most=1e9)
         if alpha is not None:
-            source.part.skip(*TYPE_KEYS)  # its files have these keys, and its code does not read them
+            source.part.skip(*TYPE_KEYS)  # its files have these keys, but its code does not read them
             return NTK(alpha)
     if source.max_positions is None:
         raise refused(
@@ -104,15 +104,15 @@ def _yarn(source: RopeSource, dim: int, fraction: float, dialect: Dialect) -> Sc
         )
     if attention is None and dialect != "minimind":
         attention = _from_mscales(part, factor, mscale, whole)
-    if dialect != "deepseek":  # whose code alone multiplies the softmax scale
+    if dialect != "deepseek":  # only DeepSeek's code multiplies the softmax scale
         mscale = whole = None
     ramp: Any = dialect if dialect in ("paper", "minimind") else "hf"
     return YaRN(factor, original, fast, slow, attention, mscale, whole, truncate, ramp)
 
 
 def _from_mscales(part: Reader, factor: float, mscale: float | None, whole: float | None) -> float:
-    """What transformers multiplies cos and sin by: the quotient of two mscales; it does not read one alone."""
-    if mscale and whole:  # to transformers, 0 is as good as none
+    """Transformers' factor of cos and sin: the quotient of two mscales; it does not read a single one."""
+    if mscale and whole:  # transformers treats 0 like an absent key
         return (0.1 * mscale * math.log(factor) + 1) / (0.1 * whole * math.log(factor) + 1)
     attention = 0.1 * math.log(factor) + 1
     for key, value in (("mscale", mscale), ("mscale_all_dim", whole)):

@@ -1,4 +1,4 @@
-"""Rotary settings of a config, old keys and new, into a `RoPE`.
+"""Reads the rotary settings of a config, with old or new keys, into a `RoPE`.
 
 Old keys: ``rope_theta``, and ``rope_scaling`` with ``type`` or ``rope_type``. New: ``rope_parameters`` with
 everything, either flat or with one mapping per layer type. A value in the mapping overrides one outside of
@@ -232,4 +232,4 @@ def _refuse_unknown_keys(part: Reader, rope_type: str) -> None:
     part.refuse_rest(lambda key: True)
 
 
-_ALIASES = {"su": "longrope", "mrope": "default"}  # names in the first configs of Phi-3 and Qwen2-VL
+_ALIASES = {"su": "longrope", "mrope": "default"}  # old names in the first configs of Phi-3 and Qwen2-VL

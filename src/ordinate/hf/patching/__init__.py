@@ -1,1 +1,1 @@
-"""Live models of transformers: rotation and attention by ordinate, and back again."""
+"""`patch` and `unpatch`: rotation and attention by ordinate in live models of transformers."""

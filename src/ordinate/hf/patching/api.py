@@ -1,8 +1,8 @@
 """`patch` and `unpatch`: let ordinate compute positions and attention of a live model of transformers, and undo it.
 
-Nothing is copied or renamed: parameters, buffers, module names and ``state_dict`` stay what they are. The model gets
-a config of its own that names the attention implementation ``"ordinate"``, its rotary modules attach the rotation to
-their result, and layers older than the attention interface get another forward.
+Nothing is copied or renamed: parameters, buffers, module names and ``state_dict`` do not change. The model gets its
+own config, which names the attention implementation ``"ordinate"``; its rotary modules attach the rotation to
+their result; and layers older than the attention interface get another forward.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
     ``save_pretrained``. A call that asks for attention weights or passes a mask of four
     dimensions is computed by the model's own code, as before.
 
-    Two results differ, because the model's own code contradicts itself there: dynamic NTK and LongRoPE
-    follow the length of each row alone, by its tokens in ``attention_mask``, and rotate cached keys anew; and a
-    query of padding, which sees no token, gives zeros instead of an average of what is masked.
+    Two results differ, because the model's own code is inconsistent there: dynamic NTK and LongRoPE
+    use the length of each row, by its tokens in ``attention_mask``, and rotate all cached keys in every call; and a
+    query of padding, which sees no token, gives zeros instead of an average of masked values.
 
     Args:
         model: A model of transformers with RoPE, T5's bias or ALiBi.
         impl: The implementation of `ordinate.attention` to use.
-        check: Compare the model's answers before and after, and leave it as it was if they differ: a few
-            tokens, with padding, fed in pieces and decoded with a cache, and every other kind of input that
-            it takes. The report says what could not be compared.
+        check: Compare the model's outputs before and after, and undo the patch if they differ: for a few
+            tokens, with padding, fed in pieces and decoded with a cache, and for every other kind of input that
+            the model takes. The report names what could not be compared.
 
     Returns:
-        What was changed and what was left alone; print it.
+        A printable report of what was changed and what was not.
 
     Raises:
         TypeError: ``model`` is not a model of transformers.
-        ValueError: It is patched already, on the meta device, has no positions that act in attention, or
-            does not answer as before; it is then unchanged.
+        ValueError: The model is patched already, on the meta device, has no positions that act in attention, or
+            its outputs differ; it is then unchanged.
     """
     try:
         from transformers import PreTrainedModel
@@ -57,7 +57,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         rule = "must be a PreTrainedModel of transformers"
-        if callable(getattr(model, "get_base_model", None)):  # of PEFT
+        if callable(getattr(model, "get_base_model", None)):  # a PEFT model
             rule = "must be a PreTrainedModel of transformers, such as get_base_model() gives"
         raise refused("model", rule, name, error=TypeError)
     if any(state_of(module) is not None for module in model.modules()):
@@ -78,7 +78,7 @@ def patch(model: nn.Module, *, impl: Impl = "auto", check: bool = True) -> Patch
 
 
 def _patch_and_compare(model: nn.Module, impl: str) -> tuple[Patcher, Comparison]:
-    """Patch as much of a model as leaves its answers the same."""
+    """Patch as much of a model as possible without changing its outputs."""
     before = answers(model)
     patcher, compared = _attempt(model, impl, before)
     if compared.problem is not None:
@@ -102,7 +102,7 @@ def _patch_and_compare(model: nn.Module, impl: str) -> tuple[Patcher, Comparison
 
 
 def _attempt(model: nn.Module, impl: str, before: Answers, **reasons: str) -> tuple[Patcher, Comparison]:
-    """Patch a model and compare its answers; unpatch it if they differ."""
+    """Patch a model and compare its outputs; unpatch it if they differ."""
     patcher = Patcher(model, impl, **reasons)
     patcher.run()
     patcher.patch.attended = {}

@@ -1,8 +1,8 @@
 """`ordinate.attention` as an attention implementation of transformers, by the name ``"ordinate"``.
 
-Models built on transformers' `AttentionInterface` call a function by name, with q and k already rotated.
-This is that function. What the arguments of `ordinate.attention` cannot express goes to the
-implementation that the model had before, with the mask that one expects, so nothing is dropped.
+Models built on transformers' `AttentionInterface` call `attention_forward` by this name, with q and k already
+rotated. Calls that the arguments of `ordinate.attention` cannot express go to the model's previous implementation,
+with the mask that it expects, so nothing is dropped.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def register_attention() -> None:
-    """Make ``attn_implementation="ordinate"`` known to transformers, as the first `patch` does too.
+    """Register ``attn_implementation="ordinate"`` in transformers, as the first `patch` does too.
 
-    Any model of transformers' attention interface then takes that name, when it is loaded or by
-    ``set_attn_implementation``. Rotations and masks stay the model's own; nothing is checked.
+    Any model of transformers' attention interface then accepts that name, when it is loaded or by
+    ``set_attn_implementation``. The model's own code computes rotations and masks; nothing is checked.
     """
     try:
         from transformers import AttentionInterface
@@ -105,7 +105,7 @@ def attention_forward(
     return out, None
 
 
-# Arguments that not every implementation has: they are passed on where they are given.
+# Arguments that some implementations do not have: passed on only if they are given.
 _OPTIONAL = ("softcap", "is_causal", "s_aux", "position_bias")
 
 
@@ -118,9 +118,9 @@ def attend(
     sink: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """`ordinate.attention`, its result as transformers expects it: ``[batch, seq, heads, head_dim]``."""
+    """`ordinate.attention` with a result in transformers' shape: ``[batch, seq, heads, head_dim]``."""
     if len({q.dtype, k.dtype, v.dtype}) > 1 and torch.is_autocast_enabled(q.device.type):
-        # Norms and rotations leave autocast's dtype; its matrix products would return to it.
+        # Norms and rotations return other dtypes under autocast; its matrix products would cast them back.
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if sink is None:
@@ -141,7 +141,7 @@ def _terms(
     given: dict[str, Any],
 ) -> dict[str, Any] | None:
     """The mask as arguments of `ordinate.attention`; None if the call needs the model's previous implementation."""
-    # Options that are off change nothing: ModernBERT says that its kernels need not be deterministic.
+    # Options that are off change nothing, such as ModernBERT's deterministic=False.
     known = {*_WITHOUT_EFFECT, "is_causal", "s_aux"}
     unknown = [x for x, y in given.items() if x not in known and y is not None and y is not False]
     # PyTorch's own attention repeats a single row of an encoder for all rows of a batch.
@@ -155,7 +155,7 @@ def _terms(
             return terms
     elif mask is not None:
         return None
-    # Without a mask transformers goes by the layer, as in PaliGemma, and a single query sees every key.
+    # Without a mask transformers uses the layer's `is_causal`, as in PaliGemma, and a single query sees every key.
     windowed = given.get("sliding_window") is not None
     if windowed or (causal and query.shape[2] not in (1, key.shape[2])):
         return None
@@ -163,7 +163,7 @@ def _terms(
 
 
 def _implementation(module: nn.Module, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """An attention function by name, looked up where the module's own code would look it up."""
+    """An attention function by name, from the registry that the module's own code uses."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     scope = forward_scope(module)
@@ -178,7 +178,7 @@ def forward_scope(module: nn.Module) -> dict[str, Any]:
 
 
 def uses_interface(kind: type[nn.Module]) -> bool:
-    """Whether the forward of a class looks its attention up by name."""
+    """Whether the forward of a class looks up its attention function by name."""
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
@@ -188,7 +188,7 @@ _own_code_reasons: dict[type[nn.Module], str | None] = {}
 
 @constant_while_compiling
 def own_code_reason(kind: type[nn.Module]) -> str | None:
-    """Why the attention of a class must stay its own code, looked up once; None if ordinate can compute it."""
+    """Why ordinate cannot compute the attention of a class, cached; None if it can."""
     if kind not in _own_code_reasons:
         _own_code_reasons[kind] = _find_own_code_reason(kind)
     return _own_code_reasons[kind]

@@ -1,6 +1,6 @@
-"""Hooks on the models within a patched model: whether a call is computed by ordinate or by the model's own code.
+"""Hooks on the models within a patched model that decide whether ordinate or the model's own code computes a call.
 
-The hook before a call decides for the whole call, before any mask is made: attention weights and masks of four
+The hook before a call decides for the complete call, before any mask is made: attention weights and masks of four
 dimensions need the model's own code.
 """
 

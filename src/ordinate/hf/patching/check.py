@@ -1,8 +1,8 @@
-"""Whether a patched model answers as before: its answers to small inputs, before and after the patch.
+"""Compares a model's outputs for small inputs before and after the patch.
 
-New families may use masks and rotations in ways that no other does. So `patch` has a model answer
-a few short rows before and after: tokens, padded ones, ones fed in pieces and decoded with a cache, and every
-other kind of input that it takes. `patch` undoes itself if the answers differ.
+New families may use masks and rotations in new ways. So `patch` runs the model on a few short rows before and
+after: tokens, with padding, fed in pieces and decoded with a cache, and every other kind of input that it takes.
+If the outputs differ, `patch` undoes itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...text import Text
 from .sample_inputs import LENGTH, STEPS, on_device, other_inputs, padding, takes, text, with_text
 
 PASS, PADDED, PIECES, DECODING = "tokens", "padding", "a prompt in pieces", "decoding"
-Answer = dict[str, list[Tensor]]  # what a model returned, by name: for each row, without padding
-Answers = dict[str, Answer | str]  # by request; text says why there is no answer
+Answer = dict[str, list[Tensor]]  # a model's outputs, by name: for each row, without padding
+Answers = dict[str, Answer | str]  # by request; a str is the reason why there is no answer
 
 
 class Comparison(NamedTuple):
@@ -35,7 +35,7 @@ def compare(model: Any, before: Answers, length_limit: float) -> Comparison:
     """Compare a patched model's answers with those from before.
 
     Args:
-        length_limit: The length past which rows are meant to follow their own lengths, and so to differ.
+        length_limit: Past this length the patched model uses each row's own length, so differences are expected.
     """
     after, exact = answers(model), is_exact(model)
     asked, unasked = [], []
@@ -43,7 +43,7 @@ def compare(model: Any, before: Answers, length_limit: float) -> Comparison:
     for request, theirs in before.items():
         ours = after[request]
         if isinstance(theirs, str):
-            # A model whose own code takes no prompt in pieces has nothing there that could change.
+            # If the model's own code refuses a prompt in pieces, the patch cannot change that.
             if request != PIECES:
                 unasked.append(f"{request}: before the patch it answered {theirs}")
             continue
@@ -69,7 +69,7 @@ def compare(model: Any, before: Answers, length_limit: float) -> Comparison:
 def answers(model: Any) -> Answers:
     """A model's answer to each request, or why there is none.
 
-    The model is left as it was: the attributes of its modules, its gradients, and the generators' state. It is
+    Afterwards the attributes of its modules, its gradients and the generators' state are as before. The model is
     called without autocast, whose rounding would hide a mistake.
     """
     device = next(model.parameters()).device
@@ -83,7 +83,7 @@ def answers(model: Any) -> Answers:
             module.training = False
         try:
             requests = _requests(model)
-        except Exception as problem:  # a model may have no sizes where others have theirs
+        except Exception as problem:  # a model's config may lack sizes that others have
             return {PASS: _one_line(problem)}
         return {name: _answer(model, request) for name, request in requests.items()}
 
@@ -97,7 +97,7 @@ def _answer(model: Any, request: Callable[[Any], Answer]) -> Answer | str:
 
 
 def steady(first: Answers, second: Answers) -> Answers:
-    """Answers without those that a model does not give twice; its code may read uninitialized memory."""
+    """The answers that are the same in both runs; a model's code may read uninitialized memory."""
 
     def differs(answer: Answer | str, again: Answer | str) -> bool:
         if isinstance(answer, str) or isinstance(again, str):
@@ -116,7 +116,7 @@ def _one_line(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def _restored(model: Any) -> Iterator[None]:
-    """Restore all attributes of modules afterwards: modes, hooks, recurrent states, frequencies that grew."""
+    """Restore all attributes of modules at the end: modes, hooks, recurrent states, dynamic frequencies."""
     held = [vars(module) for module in model.modules()]
     held += [x for attributes in held for x in attributes.values() if isinstance(x, dict)]
     copies = [dict(attributes) for attributes in held]
@@ -165,7 +165,7 @@ def _first_accepted(model: Any, forms: list[dict[str, Any]]) -> Answer:
 
 
 def _generate(model: Any, given: dict[str, Any], pieces: int | None = None) -> Answer:
-    """The logits of decoded tokens. The tokens are prescribed, because near ties may fall either way."""
+    """The logits of decoded tokens. The tokens are given, because rounding may decide near ties either way."""
     from transformers import LogitsProcessorList
 
     given = on_device(model, {name: x for name, x in given.items() if name != "decoder_input_ids"})
@@ -206,7 +206,7 @@ def _rows(out: Any, mask: Tensor | None) -> Answer:
     for name, value in out.items():
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
             continue
-        rows = [*value.cpu()]  # logits of images are long, and a GPU may be full of weights
+        rows = [*value.cpu()]  # logits of images are large, and the weights may fill the GPU
         if mask is not None and value.shape[:2] == mask.shape:
             rows = [row[real.cpu()] for row, real in zip(rows, mask.bool(), strict=True)]
         found[name] = rows
@@ -217,8 +217,8 @@ def difference(before: Answer, after: Answer, rows: slice, exact: bool) -> float
     """The largest relative difference of two answers; infinite if NaN or a shape differs.
 
     Args:
-        exact: Whether every token counts. In low precision a token may go to another expert, so the difference of a
-            row is then the median over its tokens.
+        exact: Whether every token counts. If not, the difference of a row is the median over its tokens, because in
+            low precision a token may go to another expert.
     """
     apart = 0.0
     if _shapes(before) != _shapes(after):

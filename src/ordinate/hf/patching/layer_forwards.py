@@ -1,8 +1,8 @@
 """Forward passes for the attention layers that transformers wrote before its attention interface.
 
-T5, BLOOM, MPT, Falcon and GPT-J compute their bias or rotation and their logits in one method each. These
+T5, BLOOM, MPT, Falcon and GPT-J compute their bias or rotation and their logits in one method each. These functions
 replace it: the same projections, caches and results, with attention and positions by ordinate.
-Each is called as a method of the live module, so parameters are the model's own and read when needed.
+Each is called as a method of the live module and reads the model's own parameters in every call.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _layer_forward(
 
     Args:
         compute: Returns None if it cannot compute the call either.
-        mask: The argument that is the mask.
-        source: The argument that keys are made of in cross-attention.
-        check: Refuses arguments that the model's own code cannot take.
+        mask: The name of the mask argument.
+        source: The name of the argument that keys are computed from in cross-attention.
+        check: Refuses arguments that the model's own code does not support.
     """
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,11 +65,11 @@ def _layer_forward(
 
 
 def _can_compute(state: ModuleState, mask: object, queries: Tensor, source: Tensor | None) -> bool:
-    """Whether ordinate can compute a call: it is not bypassed, and its mask has its lengths and can be expressed.
+    """Whether ordinate can compute a call: it is not bypassed, and its mask has the right lengths and is supported.
 
     Args:
-        queries: What queries are made of, ``[batch, seq, channels]``.
-        source: What keys are made of in cross-attention.
+        queries: The input of the queries, ``[batch, seq, channels]``.
+        source: The input of the keys in cross-attention.
     """
     if state.patch.bypassed or not isinstance(mask, MaskDescription):
         return False
@@ -119,8 +119,8 @@ class T5State(ModuleState):
     """The state of a patched layer of T5.
 
     Attributes:
-        lo: The smallest distance with an entry of its own in the table.
-        rows: The bucket of each distance from there on.
+        lo: The smallest distance with its own entry in the table.
+        rows: The bucket of each distance from ``lo`` on.
     """
 
     lo: int = 0
@@ -128,7 +128,7 @@ class T5State(ModuleState):
 
 
 def make_state(layer: Any, patch: Patch, implementation: str) -> ModuleState:
-    """The state of an attention layer. Buckets of T5 are computed here, because a compiler cannot compute them."""
+    """The state of an attention layer. Buckets of T5 are computed here, because torch.compile cannot."""
     buckets = getattr(layer, "relative_attention_num_buckets", None)
     if buckets is None:
         return ModuleState(layer, patch, implementation)
@@ -139,7 +139,7 @@ def make_state(layer: Any, patch: Patch, implementation: str) -> ModuleState:
 def _t5_table(self: Any, device: torch.device) -> Tensor | None:
     """The bias of each distance, ``[heads, distances]``, from a layer's live table; None if the layer has none.
 
-    The embedding is called, as by the model's own code, because hooks may fetch its weights then (FSDP,
+    It calls the embedding like the model's own code, because hooks may then fetch its weights (FSDP,
     offload) or add to them (PEFT).
     """
     if not self.has_relative_attention_bias:
@@ -148,7 +148,7 @@ def _t5_table(self: Any, device: torch.device) -> Tensor | None:
     assert isinstance(state, T5State)
     every = torch.arange(self.relative_attention_num_buckets, device=device)
     buckets = self.relative_attention_bias(every)
-    # Many distances share a bucket, so their gradients are added up, which low precision would round.
+    # Many distances share a bucket, and in low precision the sum of their gradients would be rounded.
     rows = constant(state.rows, torch.int64, device)
     return F.embedding(rows, buckets.to(compute_dtype(buckets.dtype))).t()
 
@@ -161,7 +161,7 @@ def _t5_attend(
     cache: Any,
     table: Tensor | None,
 ) -> Tensor:
-    """Attention of a layer, to the tokens so far or to the encoder's."""
+    """Attention of a layer to the tokens so far, or to the encoder's tokens."""
     q, k, v = _t5_states(self, hidden_states, source, cache)
     state = patched_state(self)
 
@@ -178,7 +178,7 @@ def _t5_attend(
 def _t5_states(
     self: Any, hidden_states: Tensor, source: Tensor | None, cache: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, and the keys and values of all tokens so far, or of the encoder's."""
+    """Queries, and the keys and values of all tokens so far, or of the encoder's tokens."""
     q = _split(self.q(hidden_states), self.key_value_proj_dim)
     both = cache
     if hasattr(both, "cross_attention_cache"):
@@ -206,14 +206,14 @@ def _t5(
 ) -> tuple[Any, ...] | None:
     """T5, mT5 and similar: the first layer's table serves all layers of a stack.
 
-    It is passed on in the place of the model's own matrix of biases, which has more than two dimensions.
+    The table replaces the model's own matrix of biases, which has more than two dimensions.
     """
     if position_bias is not None and position_bias.dim() > 2:
         return None
     if position_bias is None:
         position_bias = _t5_table(self, hidden_states.device)
     out = _t5_attend(self, mask, hidden_states, key_value_states, past_key_values, position_bias)
-    # Attention weights were a third result only on request until T5 joined the attention interface.
+    # Before T5 joined the attention interface, it returned a third result only if attention weights were requested.
     return (out, position_bias, None) if uses_interface(type(self)) else (out, position_bias)
 
 
@@ -225,7 +225,7 @@ def _umt5(
     past_key_values: Any = None,
     **_: Any,
 ) -> tuple[Any, ...]:
-    """UMT5: every layer has a table of its own."""
+    """UMT5: every layer has its own table."""
     table = _t5_table(self, hidden_states.device)
     out = _t5_attend(self, mask, hidden_states, encoder_hidden_states, past_key_values, table)
     return out, None
@@ -257,7 +257,7 @@ def _bloom(
     layer_past: Any = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """BLOOM: ALiBi; the residual is added here."""
+    """BLOOM: ALiBi; this forward also adds the residual."""
     heads = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, self.head_dim))
     q, k, v = (part.transpose(1, 2) for part in heads.unbind(-2))
     out = _attend(
@@ -275,7 +275,7 @@ def _mpt(
     past_key_values: Any = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """MPT: ALiBi over distances of indices, with padding too."""
+    """MPT: ALiBi over distances of indices, even with padding."""
     qkv = self.Wqkv(hidden_states)
     if self.clip_qkv:
         qkv = qkv.clamp(min=-self.clip_qkv, max=self.clip_qkv)

@@ -1,8 +1,8 @@
-"""The rules that transformers' mask functions are made of, by name.
+"""The rules that transformers' mask functions consist of, by name.
 
 Its masks are functions of two indices, made by a few factories: causal, a window, packed sequences, chunks, and the
-intersection of several. A compiler cannot inspect a function, so each factory stores the rules on the function that it
-makes, under the compiler as without one.
+intersection of several. torch.compile cannot inspect a function, so each factory stores the rules on the function
+that it makes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Rules = list[tuple[str, Any]]
 
 
 def rules_of(function: Callable) -> Rules | None:
-    """The rules a mask function is made of, each with its argument; None if one is not known."""
+    """The rules of a mask function, each with its argument; None if a rule is unknown."""
     stored: Rules | None = getattr(function, "ordinate_rules", None)
     if stored is None and not torch.compiler.is_compiling():
         code = getattr(function, "__code__", None)
         if code is not None and code.co_argcount == 0 and not code.co_freevars and bool(function()):
-            return []  # a rule without arguments that allows all, which some models pass to have a mask made
+            return []  # it allows all pairs; some models pass it so that a mask is made
     return stored
 
 
@@ -32,7 +32,7 @@ def _all_of(*parts: Callable) -> Rules | None:
     return [rule for rules in known for rule in rules] if len(known) == len(parts) else None
 
 
-# The rules of each factory's function, by the arguments that the factory is called with.
+# Factory → the rules of its mask function, from the factory's arguments.
 _FACTORIES: dict[str, Callable[..., Rules | None]] = {
     "and_masks": _all_of,
     "sliding_window_overlay": lambda sliding_window: [("window", sliding_window)],
@@ -47,7 +47,7 @@ _FACTORIES: dict[str, Callable[..., Rules | None]] = {
 
 
 def store_rules() -> None:
-    """Make transformers' factories of mask functions store their rules; the functions stay what they are."""
+    """Make transformers' factories store the rules on their mask functions, which otherwise do not change."""
     from transformers import masking_utils as theirs
 
     theirs.causal_mask_function.ordinate_rules = [("causal", None)]  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def store_rules() -> None:
         if hasattr(factory, "ordinate_factory"):
             continue
         storing = _storing(factory, rules)
-        for module in list(sys.modules.values()):  # models may have imported it by name
+        for module in list(sys.modules.values()):  # models may have imported the factory by name
             if vars(module).get(name) is factory:
                 setattr(module, name, storing)
 

@@ -2,8 +2,8 @@
 
 transformers makes a mask by calling a function of the attention implementation in use, with a rule (a function of two
 indices), the lengths and the padding. The function of the implementation ``"ordinate"`` stores those arguments in a
-`MaskDescription`. From them follow the arguments of `ordinate.attention` (causal, window, segments, padding) if
-the rule is one of transformers' named ones, and in any case the mask that another implementation would get.
+`MaskDescription`. If the rule is known, it gives the arguments of `ordinate.attention` (causal, window, segments,
+padding); it can always compute the mask that another implementation would get.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def describe_mask(**arguments: Any) -> MaskDescription:
     """The mask function of the attention implementation ``"ordinate"``."""
     given = arguments.get("attention_mask")
     if isinstance(given, MaskDescription):
-        return given  # made for a model around this one, or by `generate` for a static cache
+        return given  # from an outer model, or from `generate` for a static cache
     if isinstance(given, Tensor) and given.dim() == 2:
-        # No tokens are past the end of the given mask. Padded here, so that a static cache's masks have one length.
+        # Positions past the given mask hold no tokens. Pad it, so that all masks of a static cache have one length.
         missing = arguments.get("kv_offset", 0) + arguments["kv_length"] - given.shape[1]
         arguments["attention_mask"] = F.pad(given, (0, missing)) if missing > 0 else given
     if isinstance(arguments.get("q_offset"), Tensor):
-        # A static cache counts in place, and counts these tokens before attention reads the mask.
+        # A static cache updates this count in place before attention reads the mask.
         arguments["q_offset"] = arguments["q_offset"].clone()
     return MaskDescription(arguments)
 
@@ -38,8 +38,8 @@ def describe_mask(**arguments: Any) -> MaskDescription:
 class MaskDescription:
     """A mask by the arguments that transformers passes to a mask function.
 
-    Models pass it on in the place of a mask. If a model reads it or computes with it, the matrix that the
-    model's own implementation would get is made and used, and from then on attention gets that matrix too.
+    Models pass it on like a mask. If a model reads it or computes with it, it becomes the matrix that the model's own
+    implementation would get, and from then on attention uses that matrix too.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -48,16 +48,16 @@ class MaskDescription:
         self._matrix: Tensor | None = None
         self._own: dict[str, Tensor | None] = {}
         self._computed: dict[str, Any] = {}
-        # Looked up here: a compiler that gets a mask made before would compile again for each new function.
+        # Looked up early: torch.compile would recompile for each new mask function of a mask made outside the graph.
         self._rules = rules_of(arguments["mask_function"])
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What ``compute`` returns, computed once for all layers."""
+        """The result of ``compute``, computed once for all layers."""
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
 
-    # What models ask of a mask that needs no matrix
+    # Attributes that models read and that need no matrix
 
     @property
     def shape(self) -> torch.Size:
@@ -66,7 +66,7 @@ class MaskDescription:
 
     @property
     def ndim(self) -> int:
-        # Falcon would write its ALiBi into a mask of 4 dimensions.
+        # 2, because Falcon would write its ALiBi into a mask of 4 dimensions.
         return 2 if getattr(self.arguments.get("config"), "alibi", False) else 4
 
     @property
@@ -96,7 +96,7 @@ class MaskDescription:
     def contiguous(self, **kwargs: Any) -> MaskDescription:
         return self
 
-    # What needs the matrix
+    # Attributes that need the matrix
 
     @property
     def _implementation(self) -> str:
@@ -109,7 +109,7 @@ class MaskDescription:
             from transformers.masking_utils import sdpa_mask
 
             found = self.own(self._implementation)
-            if found is None or found.dim() != 4:  # their kernels need no mask for this rule
+            if found is None or found.dim() != 4:  # transformers makes no mask for this rule
                 shown = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
                 found = sdpa_mask(**(self.arguments | shown))
             assert found is not None
@@ -118,7 +118,7 @@ class MaskDescription:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Tensor, name):
-            # Not `refused`: copy and hasattr ask for this error, and compilers must trace it.
+            # Not `refused`: copy and hasattr expect an AttributeError, and torch.compile must trace it.
             missing = AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise missing
         return getattr(self.matrix(), name)
@@ -142,7 +142,7 @@ class MaskDescription:
             self._own[implementation] = found if found is None else found.to(self._cast or found.dtype)
         return self._own[implementation]
 
-    # What attention by ordinate needs
+    # Attributes for attention by ordinate
 
     def is_omitted(self) -> bool:
         """Whether the model's own kernels would get no mask for this rule, only the layer's ``is_causal``."""
@@ -155,12 +155,12 @@ class MaskDescription:
 
     def terms(self) -> dict[str, Any] | None:
         """The mask as arguments of `ordinate.attention`; None if they cannot express it."""
-        if self._matrix is not None:  # a model has read the matrix, and may have written into it
+        if self._matrix is not None:  # the model may have written into the matrix
             return None
         return self._once("terms", self._find_terms) or None
 
     def tokens(self) -> Tensor | None:
-        """True at each row's tokens from its beginning, also where keys are a window; None if all are tokens.
+        """True at each row's tokens from its start, even if keys are a window; None if all are tokens.
 
         Keys are in the order of `align`.
         """
@@ -178,7 +178,7 @@ class MaskDescription:
         return torch.cat((row[:, :start], keys), dim=1)
 
     def key_tokens(self) -> Tensor | None:
-        """True at tokens among the keys; None where all keys are tokens."""
+        """True at keys that are tokens; None if all keys are tokens."""
         row = self.tokens()
         if row is None:
             return None
@@ -192,7 +192,7 @@ class MaskDescription:
         return None if self._once("no padding", known_without_padding) else tokens
 
     def token_positions(self) -> Tensor | None:
-        """Each key's position among its row's tokens; None where indices give all distances.
+        """Each key's position among its row's tokens; None if indices give all distances.
 
         Padding at either end changes no distance between tokens, so only padding between tokens needs positions.
         """
@@ -208,19 +208,19 @@ class MaskDescription:
     def align(self, *keys: Tensor) -> tuple[Tensor, ...]:
         """Keys or values ``[batch, heads, kv_length, channels]`` in an order that ends with the last query's token.
 
-        `terms` and `tokens` describe keys in this order, because masks of `ordinate.attention` go by index and take
-        the last key for that of the last query.
+        `terms` and `tokens` describe keys in this order, because masks of `ordinate.attention` go by index and align
+        the last query with the last key.
         """
         return tuple(self._in_order(x, dim=2) for x in keys)
 
     @property
     def ends_at_query(self) -> bool:
-        """Whether the last key is known to be that of the last query."""
+        """Whether the last key is known to be of the last query's token."""
         filled = self._filled()
         return isinstance(filled, int) and filled == self.arguments["kv_length"]
 
     def order(self) -> int | Tensor | None:
-        """Which keys `align` returns: so many from the first, all by this index, or None for all as they are."""
+        """The keys that `align` returns: an int for the first ones, a tensor of indices, or None for all unchanged."""
         return self._once("order", self._find_order)
 
     def _find_order(self) -> int | Tensor | None:
@@ -229,12 +229,12 @@ class MaskDescription:
         filled, length = self._filled(), self.arguments["kv_length"]
         single = torch.compiler.is_compiling() and self.arguments["q_length"] == 1
         if isinstance(filled, Tensor) or (single and filled < length):
-            # Empty slots come first. A graph's shapes must not grow with every token that is decoded.
+            # Empty slots come first, because the shapes in a graph must not grow with every decoded token.
             return (torch.arange(length, device=self.device) + filled) % length
         return filled if filled < length else None
 
     def _filled(self) -> int | Tensor:
-        """How many keys there are up to that of the last query."""
+        """How many keys there are up to the last query's token."""
         given = self.arguments
         filled: int | Tensor = given.get("q_offset", 0) + given["q_length"] - given.get("kv_offset", 0)
         return filled
@@ -251,7 +251,7 @@ class MaskDescription:
     def _find_terms(self) -> dict[str, Any]:
         causal, filled, length = self._is_causal(), self._filled(), self.arguments["kv_length"]
         too_long = causal and isinstance(filled, int) and filled > length
-        # Masks of `ordinate.attention` take the last query and the last key for the same token.
+        # Masks of `ordinate.attention` align the last query with the last key.
         unaligned = not causal and len(self._rules or []) > 1 and not self.ends_at_query
         if self._rules is None or too_long or unaligned:
             return {}
@@ -264,7 +264,7 @@ class MaskDescription:
             if name == "window" and causal:
                 terms["window"] = value
             elif name == "window both ways" and not causal:
-                terms["window"] = value + 1  # their window has distances up to value, ours below it
+                terms["window"] = value + 1  # their window includes the distance `value`, ours does not
             elif name in ("packed", "chunks") and "q_segment_ids" not in terms:
                 terms["q_segment_ids"], terms["k_segment_ids"] = self._segments(name, value)
             elif name not in ("causal", "both ways"):
@@ -284,8 +284,8 @@ class MaskDescription:
 
 
 def own_masks(value: Any, implementation: str) -> Any:
-    """An argument of the model's own code: descriptions of masks become tensors, everything else stays."""
-    if type(value) is dict:  # masks by layer type. Outputs of other models are of subclasses of dict.
+    """Convert mask descriptions in an argument to tensors, for the model's own code."""
+    if type(value) is dict:  # masks by layer type. Outputs of models are subclasses of dict.
         return {name: own_masks(part, implementation) for name, part in value.items()}
     return value.own(implementation) if isinstance(value, MaskDescription) else value
 
@@ -297,7 +297,7 @@ def _has_gaps(tokens: Tensor) -> bool:
 
 
 def _matrices(given: Any) -> Any:
-    """Arguments of a function of PyTorch, with matrices in the place of descriptions."""
+    """Replace descriptions by matrices in the arguments of a PyTorch function."""
     if isinstance(given, MaskDescription):
         return given.matrix()
     if isinstance(given, dict):
@@ -317,6 +317,6 @@ _OPERATORS = [
     *(f"{side}{name}" for name in _BINARY for side in ("", "r", "i")), "eq", "ne", "lt", "le", "gt", "ge", "neg",
     "abs", "invert", "bool", "len", "iter", "contains", "getitem", "setitem",
 ]  # fmt: skip
-for _name in _OPERATORS:  # Python looks these up in the class, and not by __getattr__
+for _name in _OPERATORS:  # Python looks up operators in the class, not by __getattr__
     if hasattr(Tensor, f"__{_name}__"):
         setattr(MaskDescription, f"__{_name}__", _operator_of_the_matrix(f"__{_name}__"))

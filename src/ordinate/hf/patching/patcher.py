@@ -1,4 +1,4 @@
-"""One attempt to patch a model: find the layers and rotary modules that ordinate can serve, then change them."""
+"""`Patcher`: finds the layers and rotary modules that ordinate supports, then changes them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ Owners = dict[Any, list[nn.Module]]
 
 
 class Patcher:
-    """One attempt to patch a model. Nothing is changed before all of the model was searched.
+    """One attempt to patch a model. Changes nothing before the search of the complete model is done.
 
     Args:
-        no_attention: Why attention must stay the model's own code; None to replace it.
-        no_deferral: Why attention cannot rotate cached keys anew; rotations that need it are then left alone.
+        no_attention: Why attention must not be replaced; None to replace it.
+        no_deferral: Why attention cannot rotate all cached keys in every call; rotations that need this are then not
+            replaced.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class Patcher:
 
     @property
     def length_limits(self) -> list[float]:
-        """For each rotation that depends on the length: from which length on."""
+        """For each rotation that depends on the length, the length from which on it does."""
         states = [state for state in self.patch.states if isinstance(state, RotaryState)]
         every = [frequencies for state in states for frequencies in state.frequencies.values()]
         return [x.original_max_positions for x in every if x.length_dependent]
 
     def report(self, compared: Comparison) -> PatchReport:
-        """What was done. An attention layer that used its own code in the comparison is left alone."""
+        """The report. An attention layer that used its own code in the comparison counts as not patched."""
         attended = self.patch.attended or {}
         reason = "it attends by a mask of its own making, which only its own code obeys"
         for kind, alike in _by_kind(self.layers).items():
@@ -110,7 +111,7 @@ class Patcher:
         )  # fmt: skip
 
     def nothing_to_patch(self) -> Exception:
-        """The refusal of a model of which nothing can be changed."""
+        """The error for a model in which nothing can be patched."""
         kinds = [kind for kind in _by_kind([*self.names]) if re.search("rope|rotary", kind, re.I)]
         if self.left_alone:
             reasons = "; ".join(f"{entry.kind}: {entry.what}" for entry in self.left_alone)
@@ -130,7 +131,7 @@ class Patcher:
     # Search
 
     def _find_layers(self) -> Owners:
-        """Models within the model, each with the attention layers that ordinate can serve."""
+        """Models within the model, each with the attention layers that ordinate supports."""
         served: Owners = {}
         others: Owners = {}
         for owner, module in _with_owner(self.model):
@@ -184,7 +185,7 @@ class Patcher:
         except ConfigError as problem:
             # The advice is for callers of `from_config`.
             return [], str(replace(refusal_of(problem), advice=""))
-        # Only of layers that could rotate: what others cache may be no keys of tokens. Mllama's are of images.
+        # Only layers that could rotate: others may cache keys that are not of tokens, such as Mllama's image keys.
         known = {
             getattr(layer, "layer_idx", None)
             for layer in self.layers
@@ -198,7 +199,7 @@ class Patcher:
     # Change
 
     def _copy_configs(self, owners: Owners) -> None:
-        """Give the model configs of its own, because models that are not patched may share them."""
+        """Give the model its own configs, because other models may share the old ones."""
         from transformers import PreTrainedConfig
 
         memo: dict[int, Any] = {}
@@ -257,7 +258,7 @@ def _by_kind(modules: list[nn.Module]) -> dict[str, list[nn.Module]]:
 
 
 def _with_owner(model: nn.Module) -> Iterator[tuple[Any, nn.Module]]:
-    """Every module with the innermost model of transformers that it is a part of."""
+    """Every module with the innermost model of transformers that contains it."""
     from transformers import PreTrainedModel
 
     def walk(module: nn.Module, owner: nn.Module) -> Iterator[tuple[Any, nn.Module]]:

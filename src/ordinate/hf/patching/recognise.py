@@ -1,4 +1,4 @@
-"""Which encoding a rotary module of transformers computes, found by trying.
+"""Finds which encoding a rotary module of transformers computes, by comparing results.
 
 Class names are not trusted. An encoding is accepted only if its frequencies are the module's, and if the model's own
 code and ordinate rotate the same random q and k to the same result.
@@ -61,7 +61,7 @@ def recognise(
 
 
 def _layer_types(module: nn.Module) -> list[str | None]:
-    """The layer types that a rotary module's forward can be called with; None where it has no such argument."""
+    """The layer types that a rotary module's forward accepts; [None] if it has no such argument."""
     if "layer_type" not in inspect.signature(type(module).forward).parameters:
         return [None]
     names = {name for name, _ in module.named_buffers() if "inv_freq" in name and name != "inv_freq"}
@@ -77,7 +77,7 @@ def _fitting_forms(
 ) -> dict[Callable, Form]:
     """Each function's form, if the rotary module and the encoding agree; empty if they do not."""
     prefix = "" if layer_type is None else f"{layer_type}_"
-    # The module's own code changes its frequencies as sequences grow; these are the ones it starts from.
+    # The module's own code changes its frequencies as sequences grow; compare the original ones.
     live = getattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq", None))
     ours = in_float64(CPU, lambda home, held: held.double(), frequencies.inv_freq())
     if live is not None and not _same_frequencies(live, ours):
@@ -108,7 +108,7 @@ def _fitting_forms(
 
 
 def _same_frequencies(live: Tensor, ours: Tensor) -> bool:
-    """Whether a module's frequencies are these, in float32, or cast to fewer bits together with the model."""
+    """Whether a module's frequencies equal ours in float32, or after a cast to the model's lower precision."""
     held = live.detach().to("cpu")
     if held.shape != ours.shape:
         return False
@@ -124,7 +124,7 @@ def _same_frequencies(live: Tensor, ours: Tensor) -> bool:
 def _form_of(
     function: Callable, made: Any, x: Tensor, rotation: Rotation, sections: list[int]
 ) -> Form | None:
-    """The form in which a function rotates ``x`` as the rotation does; None if in none.
+    """The form with which the rotation gives the function's result for ``x``; None if no form does.
 
     Args:
         made: What the rotary module returned: cos and sin, or complex numbers.
@@ -137,7 +137,7 @@ def _form_of(
     carriers = {"freqs_cis": made} if is_complex else dict(zip(("cos", "sin"), made, strict=True))
     if not tensors or not set(carriers) <= set(names):
         return None
-    if "mrope_section" in names:  # where axes are chosen when applied, not before
+    if "mrope_section" in names:  # this function assigns the axes, not the rotary module
         carriers["mrope_section"] = sections
 
     def theirs(x: Tensor, axis: int | None) -> Tensor | None:
@@ -157,7 +157,7 @@ def _form_of(
 
         return form.rotate([x], 2 * rotation.angles.shape[-1], rotate)[0]
 
-    # More channels than are rotated: most functions never get them, and refuse.
+    # Try heads with more channels than are rotated; most functions refuse them, because they never get such heads.
     wide = torch.cat((x, x.flip(-1)[..., :4]), dim=-1)
     for axis in (1, 2) if is_complex else (None,):
         own, own_wide = theirs(x, axis), theirs(wide, axis)

@@ -1,4 +1,4 @@
-"""What `patch` changed in a model, what it left alone, and what it compared."""
+"""`PatchReport`: what `patch` changed in a model, what it did not change, and what it compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PatchedModule(NamedTuple):
-    """One line of a report: modules of one kind, how many, and what was done or why not."""
+    """One line of a report: a kind of module, how many, and what was done or why not."""
 
     name: str
     kind: str
@@ -17,10 +17,10 @@ class PatchedModule(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What `patch` did to a model, what it left alone, and which inputs were compared.
+    """What `patch` changed in a model, what it did not change, and which inputs were compared.
 
     Attributes:
-        asked: The inputs that the model got before and after, with the same answer.
+        asked: The inputs with the same outputs before and after.
         unasked: The inputs and uses that could not be compared, each with the reason.
     """
 
@@ -33,7 +33,7 @@ class PatchReport:
 
     @property
     def checked(self) -> bool:
-        """Whether the model answers as before to every kind of input that it takes."""
+        """Whether the outputs are the same as before for every kind of input that the model takes."""
         return bool(self.asked) and not self.unasked
 
     def __str__(self) -> str:

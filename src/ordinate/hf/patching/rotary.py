@@ -1,9 +1,9 @@
 """Rotary modules and rotary functions of transformers, replaced so that ordinate rotates.
 
-A rotary module makes ``cos`` and ``sin`` once for all layers, and every attention layer applies them by a
-function of its file. Both stay. The replaced forward of a rotary module attaches the rotation of the pass to the
-tensors that it returns; the replaced function rotates q and k by the attached rotation, in one operation. Tensors
-without one are rotated by the original function, so other models of the same file are not affected.
+A rotary module computes ``cos`` and ``sin`` once for all layers, and every attention layer applies them with a
+function of its file. This structure stays. The replaced forward of a rotary module attaches the rotation of the pass
+to the tensors that it returns; the replaced function rotates q and k by the attached rotation, in one operation.
+The original function rotates tensors without an attached rotation, so other models of the same file do not change.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .attention_interface import forward_scope
 from .rotations import Form, Frequencies, PassRotation
 from .state import ModuleState, state_of
 
-CARRIERS = ("cos", "sin", "freqs_cis")  # arguments of rotary functions that a rotary module made
-TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # the names of arguments that they rotate
+CARRIERS = ("cos", "sin", "freqs_cis")  # arguments of rotary functions that come from a rotary module
+TENSORS = ("q", "k", "xq", "xk", "x", "tensor")  # the names of arguments that rotary functions rotate
 _FUNCTION_NAME = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 
 
@@ -49,7 +49,7 @@ class RotaryFunction(NamedTuple):
         return _replaced[self][0] if self in _replaced else self.scope[self.name]
 
     def install(self) -> None:
-        """Replace it; counted, because several models may be patched."""
+        """Replace the function; counts its patches, because several models may share it."""
         if self not in _replaced:
             _replaced[self] = [self.original, 0]
             self.scope[self.name] = _by_attached_rotation(self.original)
@@ -79,7 +79,7 @@ def _by_attached_rotation(original: Callable) -> Callable:
     def apply(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         attached = {getattr(given[x], "_ordinate_rotation", None) for x in CARRIERS if x in given}
-        # A model may have computed one of them anew, -sin for example, which then has no rotation.
+        # A model may have computed a new tensor from one of them, such as -sin, which has no attached rotation.
         rotation = attached.pop() if len(attached) == 1 else None
         form = None if rotation is None else rotation.forms.get(original)
         if rotation is None or form is None or given.get("position_ids") is not None:
@@ -126,9 +126,9 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if rotation.deferred:
         state.patch.check_implementation()
     elif torch.compiler.is_compiling():
-        return state.own_forward(*args, **kwargs)  # a compiler fuses the model's own operations better
+        return state.own_forward(*args, **kwargs)  # torch.compile fuses these operations better
     if frequencies.length_dependent:
-        # The module's own code would store this length, and follow the longest row of the batch.
+        # The module's own code would store this length and use the longest row of the batch.
         tables = frequencies.at(positions).cos_sin(torch.float32)
         made = tuple(torch.cat((table, table), dim=-1).to(given["x"].dtype) for table in tables)
     else:
@@ -139,6 +139,6 @@ def rotary_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_rotary(module: nn.Module) -> bool:
-    """Whether a module makes rotations from position ids."""
+    """Whether a module computes rotations from position ids."""
     names = list(inspect.signature(type(module).forward).parameters)
     return "RotaryEmbedding" in type(module).__name__ and names[1:3] == ["x", "position_ids"]

@@ -1,4 +1,4 @@
-"""The rotation of one forward pass of a model: its frequencies, its positions, and how heads are laid out."""
+"""The rotation of one forward pass of a model: frequencies, positions, and the channel order of heads."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Form(NamedTuple):
     """How a function of a model's file rotates a head.
 
     Attributes:
-        regroup: Neighbouring channels are rotated, and are half a head apart in the result (DeepSeek-V3).
+        regroup: Pairs are neighbouring channels, and half a head apart in the result (DeepSeek-V3).
         heads_axis: The axis of heads in the function's tensors: 1 for ``[batch, heads, seq, head_dim]``. None
-            where the function has an argument for it (``unsqueeze_dim``).
-        trailing: Of a head with more channels than are rotated, the last ones are (DeepSeek-V4), not the first.
+            if the function has an argument for it (``unsqueeze_dim``).
+        trailing: If not all channels of a head are rotated, the last ones are (DeepSeek-V4), not the first.
     """
 
     layout: Layout
@@ -62,7 +62,7 @@ class Form(NamedTuple):
 
 @dataclass(eq=False)
 class LiveFrequencies:
-    """The frequencies that a rotary module holds, for a config that cannot be read."""
+    """The frequencies of a live rotary module, for models whose config cannot be read."""
 
     module: nn.Module
     prefix: str = ""
@@ -139,14 +139,14 @@ class PassRotation:
     forms: Mapping[Callable, Form]
     state: ModuleState
     streaming: bool = False
-    # By settings, each with the mask that they were made for: a compiler cannot look a mask up by its hash.
+    # Keyed by settings; a list per mask, because torch.compile cannot look up a mask by its hash.
     _rotations: dict[tuple[Any, ...], list[tuple[MaskDescription | None, tuple[Rotation, Rotation]]]] = (
         field(default_factory=dict)
     )
 
     @property
     def deferred(self) -> bool:
-        """Whether keys are rotated anew in every pass, so that they must be cached unrotated."""
+        """Whether keys are rotated in every pass, so that they must be cached unrotated."""
         return self.streaming or self.frequencies.length_dependent
 
     def rotate(
@@ -159,8 +159,8 @@ class PassRotation:
         """Rotate queries, or queries and keys, ``[batch, heads, seq, head_dim]`` as the model's own function would.
 
         Args:
-            k_len: How many keys there are, cached and new; None for the new ones alone.
-            mask: Which tokens make a row's length, and which are padding.
+            k_len: The number of cached and new keys; None for the new keys only.
+            mask: Tells tokens from padding, which a row's length does not count.
         """
 
         def rotate(given: list[Tensor]) -> Sequence[Tensor]:
@@ -193,9 +193,9 @@ class PassRotation:
         return of_queries, of_keys
 
     def _lengths(self, keys: Tensor, mask: MaskDescription | None) -> Tensor | None:
-        """Each row's present length: its last token's position plus one, minus the padding before its first token.
+        """Each row's current length: its last token's position plus one, minus the padding before its first token.
 
-        That padding shifts positions that are plain indices, and not positions that count a row's tokens.
+        That padding shifts positions that are plain indices, but not positions that count a row's tokens.
         """
         tokens = None if mask is None or self.streaming else mask.tokens()
         if tokens is None or keys.dim() > 2:

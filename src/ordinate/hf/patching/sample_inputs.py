@@ -1,4 +1,4 @@
-"""Small inputs of every kind that a model takes, by the arguments of its forward and the sizes in its config."""
+"""Small inputs of every kind that a model takes, from the arguments of its forward and the sizes in its config."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def takes(model: Any) -> set[str]:
 
 
 def tokens(model: Any, length: int = LENGTH) -> Tensor:
-    """Rows of tokens without special ones, as far as the config names them: no ends of text, no placeholders."""
+    """Rows of tokens without the special tokens that the config names: no end of text, no placeholders."""
     vocabulary = int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
     special = set(_numbers(model.config, "_token_id", "_token_index"))
     words = [token for token in range(min(vocabulary, 1000)) if token not in special]
@@ -53,7 +53,7 @@ def tokens(model: Any, length: int = LENGTH) -> Tensor:
 
 
 def text(model: Any) -> dict[str, Tensor]:
-    """Tokens of as many kinds as the model takes; empty if it takes none."""
+    """Token inputs for encoder and decoder, as far as the model takes them; empty if it takes none."""
     names, given = takes(model), {}
     if "input_ids" in names:
         given["input_ids"] = tokens(model)
@@ -78,7 +78,7 @@ def other_inputs(model: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _forms(model: Any, kind: Kind) -> Iterator[dict[str, Any]]:
-    """The forms in which models of the same arguments take an input, the likeliest first."""
+    """The forms of an input among models with the same arguments, the likeliest first."""
     names, parts = takes(model), _parts(model.config)
     generator = torch.Generator().manual_seed(0)
 
@@ -113,7 +113,7 @@ def _forms(model: Any, kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 def with_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
-    """A form of an input, with text that has its placeholders."""
+    """A form of an input together with text that has its placeholders."""
     kind = next(kind for kind in KINDS if kind.argument in form)
     given = text(model) | form
     if "input_ids" not in given:
@@ -123,7 +123,7 @@ def with_text(model: Any, form: dict[str, Any]) -> dict[str, Any]:
     if token is not None and hasattr(model, kind.features):
         features = getattr(model, kind.features)
         wanted = set(inspect.signature(features).parameters)
-        # A decorator may hide the arguments.
+        # If a decorator hides the arguments, pass all of them.
         used = {x: y for x, y in form.items() if x in wanted or kind.argument not in wanted}
         places = torch.full((ROWS, _rows(features(**on_device(model, used))) // ROWS), token)
         left, right = given["input_ids"].split(LENGTH // 2, dim=1)

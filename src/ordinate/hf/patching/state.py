@@ -20,12 +20,12 @@ NAME = "ordinate"  # of the attention implementation
 
 
 class ThreadState(threading.local):
-    """The calls of a patched model that run in this thread; several threads may call one model.
+    """The running calls of a patched model in this thread; several threads may call one model.
 
     Attributes:
         own_code: For each running call, the outermost first, whether the model's own code computes it.
         stream: The streaming cache of the outermost call.
-        deferred: Whether queries and keys wait for attention to rotate them.
+        deferred: Whether attention must still rotate queries and keys.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class DeferredRotation(NamedTuple):
 
 
 def deferred_rotation(x: Tensor) -> DeferredRotation | None:
-    """The deferred rotation of a query or key. What a layer computes from one (a norm, say) has none."""
+    """The deferred rotation of a query or key; tensors computed from it (by a norm, say) have none."""
     found: DeferredRotation | None = getattr(x, "_ordinate_deferred", None)
     return found
 
 
 @dataclass(eq=False)
 class Patch:
-    """The state of one patched model, reachable from each changed module.
+    """The state of one patched model, shared by its changed modules.
 
     Attributes:
         states: One for each changed module.
@@ -57,7 +57,7 @@ class Patch:
         functions: Rotary functions of the model's files that were replaced.
         shared_configs: For each module that held a config: the module, the attribute, and that config.
         configs: Each new config that names ordinate, and the attention implementation it named before.
-        unrotated_layers: Indices of the layers that rotate nothing, by the config's plan. Their cached keys do not
+        unrotated_layers: Indices of the layers without rotation, by the config's plan. Their cached keys do not
             depend on positions.
         attended: During the check of `patch`, for each attention layer that was called, whether ordinate ever
             computed it; None after the check.
@@ -79,7 +79,7 @@ class Patch:
         return any(self.thread.own_code)
 
     def record_attention(self, layer: nn.Module, by_ordinate: bool) -> None:
-        """During the check of `patch`, record what computed a call of an attention layer."""
+        """During the check of `patch`, record whether ordinate computed a call of an attention layer."""
         if self.attended is not None:
             self.attended[layer] = by_ordinate or self.attended.get(layer, False)
 
@@ -97,7 +97,7 @@ class Patch:
                 )
 
     def activate(self) -> None:
-        """Let the model's configs name ordinate, except in calls that the model's own code computes."""
+        """Make the model's configs name ordinate, except in calls that the model's own code computes."""
         for config, _ in self.configs:
             config._attn_implementation_internal = NAME
         self._replace_config_classes()
@@ -114,7 +114,7 @@ class Patch:
         vars(twin).update(copy.deepcopy(copied, memo), thread=ThreadState())
         twin._replace_config_classes()
         for function in twin.functions:
-            function.install()  # counted for the copied model too
+            function.install()  # count the copied model too
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -161,7 +161,7 @@ class Patch:
 
 
 def _check_deferral(holds: bool) -> None:
-    """Refuse layers that rotate a part, or attend with other queries and keys than those that must be rotated."""
+    """Refuse layers that rotate parts, or attend with other queries and keys than the deferred ones."""
     if not holds:
         raise refused(
             Text("queries and keys"),
@@ -175,19 +175,19 @@ def _check_deferral(holds: bool) -> None:
 class _CallDependentConfig:
     """A config that names ordinate, but the previous implementation in calls that the model's own code computes.
 
-    Attention and masks read the name from the config during a call. It is computed from the calls of this thread,
-    because a name that is replaced during a call would be replaced for calls of other threads too.
+    Attention and masks read the name from the config during a call. The name depends on the calls of this thread,
+    because replacing it during a call would change calls of other threads too.
     """
 
     ordinate_patch: Patch
     ordinate_previous: str
 
     def __init_subclass__(cls) -> None:
-        """Nothing: transformers makes a dataclass of every class of configs, and this class adds no field."""
+        """Do nothing: transformers would make a dataclass of this class, but it adds no field."""
 
     @property
     def _attn_implementation(self) -> Any:
-        # A config that is being made has no name yet. Another name may have been chosen after the patch.
+        # A config under construction has no name yet. The user may have set another name after the patch.
         named: Any = self.__dict__.get("_attn_implementation_internal")
         return self.ordinate_previous if named == NAME and self.ordinate_patch.bypassed else named
 
@@ -196,12 +196,12 @@ class _CallDependentConfig:
         super(_CallDependentConfig, type(self))._attn_implementation.fset(self, value)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copied or pickled config is of the plain class."""
+        """Copied and pickled configs have the original class."""
         return object.__new__, (type(self).__mro__[2],), self.__dict__
 
 
 def _call_dependent(kind: type, patch: Patch, previous: str) -> type:
-    """A subclass of a class of configs and `_CallDependentConfig`; transformers needs the name of the class kept."""
+    """A subclass of a config class and `_CallDependentConfig`, with the class's name, which transformers needs."""
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     names |= {"ordinate_patch": patch, "ordinate_previous": previous}
     return type(kind.__name__, (_CallDependentConfig, kind), names)
@@ -209,13 +209,13 @@ def _call_dependent(kind: type, patch: Patch, previous: str) -> type:
 
 @dataclass(eq=False)
 class ModuleState:
-    """What `patch` stores on a changed module: its patch, and what the module used before.
+    """The state that `patch` stores on a changed module: its patch, and what the module used before.
 
     Attributes:
         implementation: The attention implementation that the module's config named before.
         slot: The attribute that holds the replaced forward; None if the forward is not replaced.
         previous: What that attribute held before; None if the forward was that of the class.
-        own_code_reason: Why this layer's attention stays the model's own code; None where ordinate computes it.
+        own_code_reason: Why the model's own code computes this layer's attention; None if ordinate does.
     """
 
     module: nn.Module
@@ -226,7 +226,7 @@ class ModuleState:
     own_code_reason: str | None = None
 
     def __post_init__(self) -> None:
-        # Once, because a compiler takes long to read a signature.
+        # Read once, because torch.compile takes long to read a signature.
         self._names = tuple(inspect.signature(type(self.module).forward).parameters)[1:]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -234,13 +234,13 @@ class ModuleState:
         return dict(zip(self._names, args, strict=False)) | kwargs
 
     def own_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the forward that the module had before."""
+        """Call the module's original forward."""
         if self.previous is not None:
             return self.previous(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def run_own(self, *args: Any, **kwargs: Any) -> Any:
-        """Call that forward, while the config names the previous attention implementation."""
+        """Call the original forward while the config names the previous attention implementation."""
         self.patch.thread.own_code.append(True)
         try:
             found = self.own_forward(*args, **kwargs)
@@ -250,13 +250,13 @@ class ModuleState:
         return found
 
     def replace_forward(self, forward: Callable[..., Any]) -> None:
-        # A forward that Accelerate wrapped calls the one stored as _old_forward, so that one is replaced.
+        # A forward wrapped by Accelerate calls the forward stored as _old_forward, so replace that one.
         self.slot = "_old_forward" if hasattr(self.module, "_hf_hook") else "forward"
         self.previous = self.module.__dict__.get(self.slot)
         self.module.__dict__[self.slot] = MethodType(forward, self.module)
 
     def restore(self) -> None:
-        """Leave the module as it was."""
+        """Restore the module's original forward."""
         if self.slot is not None and self.previous is None:
             del self.module.__dict__[self.slot]
         elif self.slot is not None:
@@ -265,12 +265,12 @@ class ModuleState:
 
 
 def state_of(module: nn.Module) -> ModuleState | None:
-    """What `patch` stored on a module; None if it changed nothing there."""
+    """The state that `patch` stored on a module; None if it did not change the module."""
     state: ModuleState | None = module.__dict__.get("_ordinate")
     return state
 
 
 def patched_state(module: nn.Module) -> ModuleState:
-    """What `patch` stored on a module that it changed."""
+    """The state that `patch` stored on a changed module."""
     state: ModuleState = module.__dict__["_ordinate"]
     return state

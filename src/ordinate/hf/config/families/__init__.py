@@ -1,1 +1,1 @@
-"""How each family of models writes its positions down: one file a kind of family."""
+"""The functions that read the configs of each family of models: one file per kind of family."""

@@ -124,7 +124,7 @@ def _t5_bias(reader: Reader, heads: int, buckets: int, furthest: int, bidirectio
 
 
 def _with_own_table(bias: T5Bias) -> T5Bias:
-    """A bias of the same shape with a table of its own; what both compute from distances is shared."""
+    """A bias of the same shape with its own table; both share what is computed from distances."""
     other = copy.copy(bias)
     other._parameters = {"weight": nn.Parameter(torch.empty(bias.weight.shape, device="meta"))}
     return other

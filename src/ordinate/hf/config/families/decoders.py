@@ -1,4 +1,4 @@
-"""Decoders with rotation: Llama, and the families that differ from it by rules for their layers."""
+"""Decoders with rotation: Llama, and families that differ from Llama by rules for their layers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ RECURRENT = frozenset({"linear_attention", "conv", "mamba", "mamba2", "recurrent
 
 @dataclass(frozen=True)
 class DecoderRules:
-    """What a rotary family's code does that its config does not say.
+    """Rules in a rotary family's code that its config does not state.
 
     Attributes:
-        layer_types: The type of each layer where the config does not list them.
-        windows_all: Every layer has the window, whatever its type.
+        layer_types: The type of each layer if the config does not list them.
+        windows_all: Layers of every type have the window.
         rotates: Which layers rotate q and k; by default all.
-        scale: The softmax scale, where it is not ``1/sqrt(head_dim)``.
+        scale: The softmax scale, if it is not ``1/sqrt(head_dim)``.
         theta: Layer type → the key of its base outside of ``rope_scaling`` and ``rope_parameters``.
         scaled_types: The layer types that an old ``rope_scaling`` is for; by default all.
-        head_dims: The head_dim of layer types that do not have the model's.
+        head_dims: The head_dim of layer types that differ from the model's.
         window: The number of keys within the window.
         temperature: The factor on queries that grows with their position.
         temperature_unrotated: Only layers without rotation have it.
@@ -53,12 +53,12 @@ class DecoderRules:
 
 
 def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """Layers that rotate q and k, all alike or of a few types."""
+    """Read layers that rotate q and k, all of one type or of a few types."""
     rules = family.rules or DecoderRules()
     count, heads, width = read_sizes(reader)
     head_dim = read_head_dim(reader, heads, width)
     context = reader.integer("max_position_embeddings", "the longest context", None)
-    reader.skip("original_max_position_embeddings")  # read where a scaling asks for it
+    reader.skip("original_max_position_embeddings")  # read later, if a scaling needs it
     kinds = read_layer_types(reader, rules, count)
     window = (rules.window or read_window)(reader)
     chunk = None
@@ -71,7 +71,7 @@ def read_decoder(reader: Reader, family: Family, dialect: Dialect | None) -> Dra
     if chunk is not None:
         reader.fixed("is_causal", True)  # the masks of chunks are causal
     elif rules.causal is True and not reader.boolean("is_causal", "whether no later key is seen", True):
-        # As transformers reads it, for embedding models made from decoders. The window then reaches to both sides.
+        # Like transformers, for embedding models made from decoders. The window then extends to both sides.
         causal, window = False, None if window is None else window + 1
     scale = rules.scale(reader, head_dim) if rules.scale else None
     rotates = (
@@ -132,7 +132,7 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
     listed = reader.sequence("layer_types", "the type of each layer", None, length=count)
     if listed is None:
         return rules.layer_types(reader, count) if rules.layer_types else [FULL] * count
-    # A family without a rule has one kind of layer, and its code does not read the list.
+    # A family without a rule has one layer type, and its code does not read the list.
     known = {FULL, SLIDING, CHUNKED, *RECURRENT} if rules.layer_types else {FULL}
     for index, kind in enumerate(listed):
         if not isinstance(kind, str) or kind not in known:
@@ -143,14 +143,14 @@ def read_layer_types(reader: Reader, rules: DecoderRules, count: int) -> list[st
                 error=ConfigError,
                 choices=", ".join(sorted(known)),
             )
-    if rules.layer_types:  # the keys that the rule reads are understood, though the list overrides them
+    if rules.layer_types:  # marks the rule's keys as read, although the list overrides them
         rules.layer_types(reader, count)
     return [str(kind) for kind in listed]
 
 
 def read_window(reader: Reader) -> int | None:
     """``sliding_window``, unless ``use_sliding_window`` turns it off."""
-    reader.skip("max_window_layers")  # read where a family counts by it
+    reader.skip("max_window_layers")  # read by the families that use it
     used = reader.boolean("use_sliding_window", "whether windows are used", None)
     window = reader.integer("sliding_window", "keys a query sees in windowed layers", None, least=0)
     return window if window and used is not False else None
@@ -175,7 +175,7 @@ def every(
 
 
 def by_index(reader: Reader, count: int) -> list[str]:
-    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others convolve."""
+    """LFM2: ``full_attn_idxs`` lists the layers with attention, the others are convolutions."""
     attending = read_indices(
         reader, "full_attn_idxs", "the layers with attention", count - 1, range(count)
     )

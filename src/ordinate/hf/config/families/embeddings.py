@@ -22,13 +22,13 @@ class TableRules:
     """How a family adds its codes.
 
     Attributes:
-        code: A learned table; the sinusoids of the Transformer's authors' code (``"endpoint"``: sines before
-            cosines, slowest timescale exactly 10000); or those of its paper, interleaved or sines first.
-        offset: Rows before position 0: a number, or ``"padding"`` for those up to and with ``pad_token_id``.
-        inside: The offset's rows are among ``max_position_embeddings``, not before them (RoBERTa).
-        causal: Whether a query sees no later keys; ``"is_decoder"`` where the config says so.
-        scale: Layer index, head_dim → the softmax scale, where it is not ``1/sqrt(head_dim)``.
-        width_key: The key that has the table's width, where it is not the model's.
+        code: A learned table; the sinusoids of the Transformer authors' code (``"endpoint"``: sines before
+            cosines, slowest timescale exactly 10000); or those of their paper, interleaved or sines first.
+        offset: Rows before position 0: a number, or ``"padding"`` for the rows up to and including ``pad_token_id``.
+        inside: ``max_position_embeddings`` includes the offset's rows (RoBERTa).
+        causal: Whether a query sees no later keys; ``"is_decoder"`` if the config has a key for it.
+        scale: Layer index, head_dim → the softmax scale, if it is not ``1/sqrt(head_dim)``.
+        width_key: The key of the table's width, if it differs from the model's.
     """
 
     code: Literal["learned", "endpoint", "half", "interleaved"] = "learned"
@@ -102,7 +102,7 @@ def read_two_stacks(reader: Reader, family: Family, dialect: Dialect | None) -> 
 
 
 def _stack_key(reader: Reader, stack: str, key: str, common: str) -> str:
-    """The key of a stack's size: the encoder's may have a common name, which then overrides its own."""
+    """The key of a stack's size. For the encoder there may be a common name, which overrides the specific one."""
     own = f"{stack}_{key}"
     if stack == "decoder" or not reader.has(common):
         return own
@@ -113,7 +113,7 @@ def _stack_key(reader: Reader, stack: str, key: str, common: str) -> str:
 
 
 def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[PositionEncoding, int]:
-    """The encoding of a table with so many rows, and how many positions it has."""
+    """The encoding of a table with this many rows, and its number of positions."""
     offset = rules.offset
     if offset == "padding":
         pad = reader.integer(
@@ -142,7 +142,7 @@ def _code(reader: Reader, rules: TableRules, rows: int, width: int) -> tuple[Pos
 
 
 def gpt2_scale(reader: Reader, index: int, head_dim: int) -> float | None:
-    """GPT-2: logits may be left unscaled, and may be divided by the layer's number as well."""
+    """GPT-2: logits may be unscaled, and may also be divided by the layer's number."""
     scaled = reader.boolean("scale_attn_weights", "whether logits are divided by sqrt(head_dim)", True)
     by_layer = reader.boolean(
         "scale_attn_by_inverse_layer_idx", "whether layer i divides logits by i + 1 as well", False

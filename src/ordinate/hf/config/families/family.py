@@ -1,4 +1,4 @@
-"""What is known of a family of models: the function that reads its configs, and what its own code assumes."""
+"""`Family`: the function that reads the configs of a family of models, and the defaults of the family's code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ DIALECTS: tuple[Dialect, ...] = ("hf", "paper", "minimind", "deepseek", "gpt-oss
 
 @dataclass(frozen=True)
 class RopeRules:
-    """What a family's code does that its config does not say.
+    """Rules of rotation in a family's code that its config does not state.
 
     Attributes:
         layout: Which channels form a pair.
-        dialect: Its reading of YaRN; ``"deepseek"`` multiplies the softmax scale by the square of
-            what ``mscale_all_dim`` gives, the others read that key for cos and sin alone.
+        dialect: How its code reads YaRN's settings; ``"deepseek"`` multiplies the softmax scale by the square of
+            the factor from ``mscale_all_dim``, the others use that key for cos and sin only.
         section_layout: How the axes of M-RoPE are assigned to the pairs.
-        sections: The axes' pairs, where the config does not list them.
-        aliases: Names of scalings that mean others in this family alone.
-        kinds: The kinds of scaling that its code takes; by default all.
+        sections: The axes' pairs, if the config does not list them.
+        aliases: Names that mean another scaling in this family.
+        kinds: The kinds of scaling that its code supports; by default all.
         fixed_alpha: ``alpha`` in dynamic scaling enlarges the base at every length (HunYuan).
         reaches_context: ``max_position_embeddings`` is the length after linear scaling, not before it (Gemma 3).
     """
@@ -43,7 +43,7 @@ class RopeRules:
 
 @dataclass
 class Draft:
-    """What the function of a family found: a plan that is not complete."""
+    """The result of a family's ``read`` function: an incomplete plan."""
 
     layers: list[LayerPlan]
     embeddings: dict[str, PositionEncoding] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class Family:
     """An entry of the table of families.
 
     Attributes:
-        name: The name for people.
+        name: The name in reports.
         read: Reads a config of this family.
-        defaults: What the family's own code takes for keys that a config leaves out, under our names.
+        defaults: The values that the family's own code uses for absent keys, under our names.
         keys: Our names → the family's, where they differ.
-        rope: What its rotation does that the config does not say.
-        ignored: Keys that sound like positions and say nothing about them in this family.
+        rope: Rules of its rotation that the config does not state.
+        ignored: Keys whose names match positions, but that do not concern them in this family.
         fixed: Keys that its files have and its code does not read → the only value that fits the code.
-        rules: What its code does that the config does not say; what kind depends on ``read``.
+        rules: Rules of its code that the config does not state; their type depends on ``read``.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Family:
     rules: Any = None
 
 
-#: GPT's names, and those of what was built from its code.
+#: The names of keys of GPT, and of families built from its code.
 GPT_KEYS = {
     "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     "max_position_embeddings": "n_positions",

@@ -24,11 +24,11 @@ _T5 = {
 _BLOOM = {"hidden_size": "n_embed", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 _BUCKETS = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 _WIDTH = {"hidden_size": "d_model"}
-# Written by the first versions of these models' code, read by none.
+# Keys that the first versions of these models' code wrote and no version reads.
 _BART_OLD = ("static_position_embeddings", "extra_pos_embeddings")
 
-# How codes are added. BERT counts from 0; RoBERTa from the row after the padding's, within its rows;
-# BART and OPT have two rows more than positions; M2M100 computes its sinusoids from the padding's row on.
+# How codes are added. BERT's positions start at row 0; RoBERTa's at the row after the padding's, within the table;
+# BART and OPT have two rows more than positions; M2M100 computes sinusoids from the padding's row on.
 _BERT = TableRules(causal="is_decoder")
 _ROBERTA = TableRules(offset="padding", inside=True, causal="is_decoder")
 _BART = TableRules(offset=2)
@@ -76,7 +76,7 @@ OTHER: Mapping[str, Family] = MappingProxyType({
         rules=TableRules(width_key="embedding_size")),
     "distilbert": Family("DistilBERT", read_table, sizes(768, 12, 6, 512),
         {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-        ignored=("sinusoidal_pos_embds",), rules=_ENCODER),  # sinusoids are only how its table starts
+        ignored=("sinusoidal_pos_embds",), rules=_ENCODER),  # sinusoids only initialize its table
     "roberta": Family("RoBERTa", read_table, sizes(768, 12, 12, 512, pad_token_id=1), rules=_ROBERTA),
     "roberta-prelayernorm": Family("RoBERTa", read_table, sizes(768, 12, 12, 512, pad_token_id=1),
         rules=_ROBERTA),

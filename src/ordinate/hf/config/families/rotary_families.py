@@ -42,9 +42,9 @@ from .single_models import (
 )
 
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-# The first files, of its own code, have GPT's names.
+# The first files, for its own code, have GPT's names of keys.
 _NOMIC = {**GPT_KEYS, "rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_emb_fraction"}
-# Their code writes the base down and knows no scaling.
+# Their code has a fixed base and no scaling.
 _GPTJ_FIXED = {"rotary": True, "scale_attn_weights": True, "rope_theta": 10000.0}
 _GPTJ = RopeRules("interleaved", kinds=("default",))
 _PHI3 = RopeRules(aliases={"yarn": "longrope"}, kinds=("default", "longrope"))
@@ -109,7 +109,7 @@ _MROPE_IN_TURN = RopeRules(section_layout="interleaved", sections=(24, 20, 20))
 _QWEN3_5 = RopeRules(section_layout="interleaved", sections=(11, 11, 10))
 
 ROTARY: Mapping[str, Family] = MappingProxyType({
-    # Llama and what is built like it
+    # Llama, and models built like it
     "llama": _plain("Llama", 4096, 32, 32, 2048, 10000.0),
     "arcee": _plain("Arcee", 2560, 32, 32, 4096, 10000.0),
     "aria_text": _plain("Aria", 4096, 32, 32, 2048, 10000.0),

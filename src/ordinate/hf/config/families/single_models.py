@@ -43,7 +43,7 @@ def llama4_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> Te
     every_so_many = reader.integer("floor_scale", "queries grow once in so many positions")
     scale = reader.number("attn_scale", "how much queries grow with the logarithm", least=0, most=1e6)
     tuned = reader.ask("attn_temperature_tuning", "whether queries grow with their position")
-    if not isinstance(tuned, int):  # true or false; the first files say 4, and mean true
+    if not isinstance(tuned, int):  # true or false; the first files have 4, which means true
         raise refused(
             reader.spelled("attn_temperature_tuning"),
             "must be true or false",
@@ -67,7 +67,7 @@ def mistral_temperature(reader: Reader, parts: Mapping[str, Reader | None]) -> T
 
 
 def exaone_layers(reader: Reader, count: int) -> list[str]:
-    """EXAONE 4: ``sliding_window_pattern`` is a number as elsewhere, or a word such as LLLG, repeated."""
+    """EXAONE 4: ``sliding_window_pattern`` is a number as in other families, or a word such as LLLG, repeated."""
     pattern = reader.peek("sliding_window_pattern")
     if not isinstance(pattern, str):
         return every(4, "sliding_window_pattern")(reader, count)
@@ -83,7 +83,7 @@ def exaone_layers(reader: Reader, count: int) -> list[str]:
 
 
 def mllama_layers(reader: Reader, count: int) -> list[str]:
-    """Llama 3.2 Vision: the listed layers attend to images alone."""
+    """Llama 3.2 Vision: the listed layers attend to images only."""
     meaning = "layers that attend to images alone"
     crossing = read_indices(reader, "cross_attention_layers", meaning, MOST_LAYERS)
     return ["cross_attention" if index in crossing else FULL for index in range(count)]
@@ -131,7 +131,7 @@ def gemma4_head_dims(reader: Reader, kinds: list[str]) -> dict[str, int]:
 
 
 def gemma_causal(reader: Reader) -> bool:
-    """Gemma 3 and 4 may attend both ways: ``true``, or ``"all"``; ``"vision"`` is for image tokens alone."""
+    """Gemma 3 and 4 may be bidirectional: ``true``, or ``"all"``; ``"vision"`` is for image tokens only."""
     both = reader.ask("use_bidirectional_attention", "whether text attends in both directions", False)
     if both not in (False, True, "all", "vision"):
         raise refused(
@@ -144,7 +144,7 @@ def gemma_causal(reader: Reader) -> bool:
 
 
 def gemma_window(reader: Reader) -> int | None:
-    """Both ways, half of the window lies on either side."""
+    """In bidirectional attention, half of the window lies on either side."""
     window = read_window(reader)
     if window is None or gemma_causal(reader):
         return window
@@ -152,7 +152,7 @@ def gemma_window(reader: Reader) -> int | None:
 
 
 def modernbert_window(reader: Reader) -> int | None:
-    """``local_attention`` is the width of the window; a key half as far away is still seen."""
+    """``local_attention`` is the width of the window: a query sees keys up to half of it away."""
     meaning = "the width of the window, both sides together"
     return reader.integer("local_attention", meaning, least=2) // 2 + 1
 
@@ -166,9 +166,9 @@ MINIMIND_SCALING = {
 
 
 def read_minimind(reader: Reader, family: Family, dialect: Dialect | None) -> Draft:
-    """Plain rotation, or with the switch on MiniMind's YaRN, for tables longer than 2048 rows.
+    """Plain rotation, or with ``inference_rope_scaling`` MiniMind's YaRN, for tables longer than 2048 rows.
 
-    A ``rope_scaling`` in the config is written by MiniMind and never read back: the switch decides.
+    MiniMind writes a ``rope_scaling`` into the config but never reads it.
     """
     switched = reader.boolean("inference_rope_scaling", "MiniMind's YaRN, as its code has it")
     context = reader.integer("max_position_embeddings", "the longest context")
