@@ -1,1 +1,1 @@
-"""The lab: the same small Transformer trained once per encoding, and tested at lengths it never saw."""
+"""The lab: the same small Transformer trained once per encoding, and tested at lengths beyond training."""

@@ -1,4 +1,4 @@
-"""Everything that decides the numbers of one run, in one frozen value."""
+"""`RunConfig`: all settings that determine the numbers of one run, in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from ..entries import parse
 from ..text import Text
 from .strict_json import is_number, is_whole
 
-# Characters of a spec in the name of its folder: file systems take 255 in all.
+# The most characters of a spec in the name of its folder: file systems allow 255 in total.
 _LONGEST_NAME = 150
-# Tests of one model; a file of a megabyte could name thousands of millions.
+# The most tests of one model; a config file of a megabyte could name thousands of millions.
 _MOST_TESTS = 10_000
-#: The version of how a config becomes numbers, and of its fields. Raised with every change of either.
+#: The version of the config's fields and of the code that computes its numbers. Raised with every change of either.
 FORMAT = 3
-# Records of older formats are still read. These fields were added later, and had these values until then.
+# Records of older formats can still be read. These fields were added later; older records behave like these values.
 _ADDED_LATER = {2: {"text_source": "", "control": True, "threads": 1}}
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: an encoding, a seed, and what all runs of a comparison share.
+    """One run: an encoding, a seed, and the settings that all runs of a comparison share.
 
     Two runs with equal configs on one machine give equal numbers, to the digit.
 
     Args:
         spec: The encoding, as in `ordinate.create`.
-        seed: Of the weights, the order of batches and the tasks' random sequences.
+        seed: For the weights, the order of batches and the tasks' random sequences.
         task: A name of `ordinate.lab.tasks.TASKS`.
         train_length: Tokens of a training sequence, and rows of a learned table.
         lengths: Lengths to test at.
         steps, batch: Optimizer steps, and sequences in each (over all processes together).
         learning_rate: At the end of the warm-up; a cosine brings it to a tenth.
         warmup: Steps until the learning rate is reached.
-        encoding_rate: How much faster an encoding's own parameters learn. A table starts near zero and has
-            a longer way to go than weights do: at the common rate, tables are the last thing learned.
+        encoding_rate: The factor of the learning rate for an encoding's own parameters. A table starts near zero
+            and must change more than weights: at the common rate, tables are learned last.
         weight_decay: Of matrices; not of gains, nor of an encoding's tables.
-        clip: The largest norm of the gradient; a longer one is cut to it.
+        clip: The largest norm of the gradient; larger gradients are scaled down to it.
         evaluation_tokens: Tokens to test on at each length, the same text for each.
         last_tokens: How many tokens at the end of a sequence `last_loss` averages.
         extensions: Scalings to test a trained RoPE with, untrained: ``"yarn:factor=8"``.
         validate_every, checkpoint_every: In steps.
         device: ``"cpu"``, ``"cuda"`` or ``"mps"`` (Apple's GPUs).
         dtype: Of matrix products, ``"float32"`` or ``"bfloat16"``; weights are float32.
-        compile: Whether the model goes through `torch.compile`.
-        deterministic: Whether a GPU must give the same numbers twice, which slows PyTorch's own attention
-            down; a CPU always does.
-        text: Files and folders to learn from; empty for Python's own library.
-        corpus: Fingerprint of that text, so that records are never mixed with those of another.
-        text_source: Whose text that is, and how much: Python's library differs between its patch versions.
-        control: Whether a text is also tested with the last training length of tokens in view and no more.
-        threads: Of PyTorch on the CPU. A sum over threads depends on their number.
+        compile: Whether the model is compiled by `torch.compile`.
+        deterministic: Whether a GPU must give the same numbers in every run, which slows down PyTorch's own
+            attention; a CPU always does.
+        text: Files and folders to learn from; empty for Python's standard library.
+        corpus: Fingerprint of that text, so that records of different texts are never mixed.
+        text_source: The source and size of that text: Python's library differs between its patch versions.
+        control: Whether a text is also tested with exactly the last training length of tokens visible.
+        threads: The number of PyTorch's threads on the CPU. Sums over threads depend on it.
     """
 
     spec: str
@@ -97,7 +97,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """From what `to_dict` gave, be it by way of JSON.
+        """From the result of `to_dict`, also after a round trip through JSON.
 
         Raises:
             ValueError: A field is unknown, missing, or of another type.
@@ -140,7 +140,7 @@ class RunConfig:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def check_format(self) -> None:
-        """Records of an older format can be read, but runs of it cannot be continued.
+        """Refuse to continue a run of an older format, which can only be read.
 
         Raises:
             ValueError: This config is of an older format.
@@ -152,13 +152,13 @@ class RunConfig:
             )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
-        """What the runs of one comparison have in common: all but the encoding and the seed."""
+        """The settings that the runs of one comparison share: all except the encoding and the seed."""
         return {name: v for name, v in self.to_dict().items() if name not in ("spec", "seed")}
 
     def tests(self) -> list[tuple[str | None, int]]:
-        """Every test of the trained model: a scaling put on it, or None, and a length.
+        """Every test of the trained model: the scaling to apply, or None, and a length.
 
-        Scalings are for a model that was trained with RoPE alone.
+        Scalings are only for models that were trained with plain RoPE.
         """
         alone = [entry.takes_scaling for entry, _ in parse(self.spec)] == [True]
         scalings = (None, *self.extensions) if alone else (None,)
@@ -174,7 +174,7 @@ def _plain_ints(name: str, value: Any) -> Any:
         return value
 
 
-# The types of a config's fields, as they are written above.
+# Checks of the fields' types, keyed by their annotations above.
 _HAS_TYPE: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "int": is_whole,
@@ -186,7 +186,7 @@ _HAS_TYPE: dict[str, Callable[[Any], bool]] = {
 
 
 def distinct_specs(specs: Iterable[str]) -> tuple[str, ...]:
-    """Specs without those that only spell an encoding in another way.
+    """Specs without duplicates, also if two specs spell one encoding differently.
 
     Raises:
         ValueError: A spec cannot be read.
@@ -198,7 +198,7 @@ def distinct_specs(specs: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for spec in specs:
         parts = [
-            # Equal numbers are to look equal; an integer may be too large for a float.
+            # 1 and 1.0 must compare equal as text; an integer may be too large for a float.
             (entry.name, sorted((n, float(v) if is_number(v) and abs(v) < 1e300 else v) for n, v in options.items()))
             for entry, options in parse(spec)
         ]  # fmt: skip
@@ -207,9 +207,9 @@ def distinct_specs(specs: Iterable[str]) -> tuple[str, ...]:
 
 
 def run_names(arms: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int], str]:
-    """The folder of every run: the spec in characters that any file system takes, and the seed.
+    """The folder of every run: the spec in characters that any file system allows, and the seed.
 
-    Specs that differ only in other characters get a number, in the order given.
+    Specs that differ only in other characters get a number, in the given order.
 
     Example:
         >>> run_names(["rope", "rope+yarn:factor=4"], [0])

@@ -1,7 +1,7 @@
-"""The text to learn from: bytes of files, split by file into training and validation.
+"""The training text: bytes of files, split by file into training and validation.
 
-By default it is the source of Python's standard library: real text with near and distant structure, which every machine
-has without a download. It differs between patch versions of Python, so a comparison records the version
+By default it is the source of Python's standard library: real text with short and long dependencies, on every machine
+without a download. It differs between patch versions of Python, so a comparison records the version
 (`Corpus.describe`).
 """
 
@@ -32,7 +32,7 @@ _VALIDATION_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Bytes to train on and bytes to test on; no file, and no copy of one, is in both."""
+    """Training bytes and validation bytes; no file, and no copy of a file, is in both."""
 
     train: UInt8[Tensor, " train_bytes"]
     validation: UInt8[Tensor, " validation_bytes"]
@@ -46,9 +46,9 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same bytes in the same split, and for nothing else."""
+        """A hash of the bytes and of their split."""
         digest = hashlib.sha256(self.train.numpy().tobytes())
-        digest.update(b"validation")  # so that moving the boundary shows
+        digest.update(b"validation")  # so that another split gives another hash
         digest.update(self.validation.numpy().tobytes())
         return digest.hexdigest()[:16]
 
@@ -57,7 +57,7 @@ def absolute_paths(text: Iterable[str]) -> tuple[str, ...]:
     """Paths as records hold them, valid in any current folder.
 
     Raises:
-        ValueError: One is empty, which would be the current folder, or has a name that no record can hold.
+        ValueError: A path is empty, which would be the current folder, or cannot be written as UTF-8.
     """
     found = []
     for given in map(os.fspath, text):
@@ -75,12 +75,12 @@ def absolute_paths(text: Iterable[str]) -> tuple[str, ...]:
 def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
     """Read files and folders, or Python's standard library.
 
-    Files go to validation in an order given by their names' hashes until it has a tenth of the bytes; a
-    text that is one file is cut instead. A file that is given twice, or has a copy, counts once. Within a
-    folder, files that are not text are passed over; a file named by itself must be text.
+    In the order of their names' hashes, files go to validation until it has a tenth of the bytes; a
+    text of one file is cut instead. Duplicates of a file count once. Within a
+    folder, files that are not text are skipped; a file given by name must be text.
 
     Raises:
-        FileNotFoundError: A path is not there.
+        FileNotFoundError: A path does not exist.
         ValueError: A named file is empty or binary, a folder holds no text, or one of them cannot be read.
     """
     try:
@@ -94,7 +94,7 @@ def load_corpus(text: tuple[str, ...] = ()) -> Corpus:
             path=error.filename,
             reason=error.strerror,
         ) from None
-    # Within a folder a name may be of any bytes.
+    # Names of files in a folder may be arbitrary bytes.
     found.sort(
         key=lambda file: (hashlib.sha256(file[0].encode(errors="surrogatepass")).digest(), file[1])
     )
@@ -117,11 +117,11 @@ cleared_by(load_corpus.cache_clear)
 def bigram_loss(corpus: Corpus, targets: Tensor, before: Tensor) -> float:
     """The loss, in nats, of a table of byte pairs counted in the training text.
 
-    Every model must be far better than this before its losses say anything about positions: this loss needs no
-    attention.
+    This loss needs no attention, so only losses far below it depend on positions.
 
     Args:
-        targets: Bytes to predict, and ``before`` the byte in front of each.
+        targets: Bytes to predict.
+        before: The byte before each target.
     """
     pairs = corpus.train[:-1].long() * 256 + corpus.train[1:].long()
     counts = torch.bincount(pairs, minlength=256 * 256).view(256, 256).double() + 1.0 / 256
@@ -167,7 +167,7 @@ def _named_files(text: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 def _texts_in(
     folder: Path, pattern: str, leaves_out: Callable[[str], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    """Names below a folder and contents of all text files, without those in whose path a part is left out."""
+    """Names and contents of all text files below a folder; ``leaves_out`` excludes parts of paths."""
     for path in folder.rglob(pattern):
         name = path.relative_to(folder)
         if path.is_file() and not any(map(leaves_out, name.parts)):
@@ -182,6 +182,6 @@ def _is_text(content: bytes) -> bool:
 
 def _bytes(contents: Sequence[bytes]) -> Tensor:
     joined = bytearray(b"\n".join(contents))
-    if not joined:  # `torch.frombuffer` takes no empty buffer
+    if not joined:  # `torch.frombuffer` does not accept an empty buffer
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(joined, dtype=torch.uint8)

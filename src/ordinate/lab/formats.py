@@ -1,10 +1,10 @@
-"""Numbers as people read them, the same in every table, figure and sentence of a report."""
+"""Formats numbers for reading, the same in every table, figure and sentence of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-#: What a table shows where nothing was measured.
+#: The cell of a table without a measured value.
 NOTHING = "–"
 
 
@@ -14,7 +14,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """What a loss became, as a share of what it was; a solved task may have had none.
+    """The change of a loss relative to its value before, or in nats if that was 0, as on a solved task.
 
     Example:
         >>> change(2.0, 2.1), change(0.0, 0.25)
@@ -28,7 +28,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number, with a letter for its thousands once it is long.
+    """An integer; long ones with a letter for thousands.
 
     Example:
         >>> count(512), count(462_000), count(13_400_000)
@@ -58,12 +58,12 @@ def times(value: float) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Several words as a sentence has them: ``a, b and c``."""
+    """Words as a list in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Whole numbers as `listed` has words: ``0, 1 and 2``."""
+    """Integers in the form of `listed`: ``0, 1 and 2``."""
     return listed([str(value) for value in values])
 
 
@@ -73,7 +73,7 @@ def plural(number: int, noun: str, several: str = "") -> str:
 
 
 def one_line(error: BaseException, *plain: type[BaseException]) -> str:
-    """An error in one line, and not a long one; the name of its type is left out for the types given.
+    """An error as one short line; without the name of its type for the types in ``plain``.
 
     Example:
         >>> one_line(KeyError("a\\nb")), one_line(OSError("no room"), OSError)
@@ -84,7 +84,7 @@ def one_line(error: BaseException, *plain: type[BaseException]) -> str:
 
 
 def writable(text: str) -> str:
-    """Text with the name of a file in it, which may be of any bytes, as text that can be written.
+    """Escape text that contains a file name of arbitrary bytes, so that it can be written.
 
     Example:
         >>> writable("caf\\udce9")

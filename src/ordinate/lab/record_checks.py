@@ -1,5 +1,4 @@
-"""When the records of a run count: the one meaning of "damaged", for a report, for ``--resume`` and for a run that
-has just ended."""
+"""Checks of a run's records: defines "damaged" for reports, for ``--resume`` and for a run that has just ended."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ _MOST_THREADS = 4096
 
 
 def check_lines(config: RunConfig, metrics: Sequence[dict[str, Any]], *, finished: bool) -> None:
-    """The lines of a run that is over must be all there, each with its fields.
+    """Check that a run that is over has all its lines, each with its fields.
 
     Args:
         finished: Whether the run was trained to its last step and tested; a run that diverged was not.
 
     Raises:
-        ValueError: They are not.
+        ValueError: A line or a field is absent or invalid.
     """
     for metric in metrics:
         _check_fields({**_ADDED_BY_FORMAT_3, **metric} if config.format < 3 else metric)
@@ -44,10 +43,10 @@ def check_lines(config: RunConfig, metrics: Sequence[dict[str, Any]], *, finishe
 
 
 def check_environments(environments: Any) -> None:
-    """``environment.json`` must hold a description for every machine that the run was on.
+    """Check that ``environment.json`` has a description of every machine that the run was on.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: It does not.
     """
     described = isinstance(environments, list) and all(isinstance(one, dict) for one in environments)
     if not described or not environments:
@@ -63,10 +62,10 @@ def check_environments(environments: Any) -> None:
 
 
 def check_result(result: Any) -> None:
-    """``result.json`` must have its fields.
+    """Check the fields of ``result.json``.
 
     Raises:
-        ValueError: It has others.
+        ValueError: Its fields are others.
     """
     if not isinstance(result, dict):
         raise refused("result.json", "must be an object", short(result))
@@ -78,9 +77,9 @@ def check_result(result: Any) -> None:
 
 
 def _check_all(what: Text, found: Sequence[Any], wanted: Sequence[Any], last: int | None = None) -> None:
-    """All that is wanted, in order; where ``last`` is given, no step is wanted after it.
+    """Check that ``found`` is ``wanted``, in order; if ``last`` is given, only up to that step.
 
-    ``wanted`` may be a range longer than memory: a config may ask for that.
+    ``wanted`` may be a range too long for memory, because a config may have any number of steps.
     """
     if len(found) != len(wanted):
         raise refused(
@@ -114,7 +113,7 @@ def _check_fields(metric: dict[str, Any]) -> None:
         )
 
 
-# What a field may hold: in words, and as a test.
+# A rule for a field: in words, and as a test.
 Rule = tuple[Text, Callable[[Any], bool]]
 
 
@@ -127,7 +126,7 @@ def _at_least_0(value: Any) -> bool:
 
 
 def _loss(value: Any) -> bool:
-    """What a trained model may give at a length: also NaN and infinity."""
+    """Whether a value is a loss at a length, which may be NaN or infinite."""
     return is_number(value) and not value < 0
 
 
@@ -165,13 +164,13 @@ _AT_LEAST_0: Rule = (Text("a number of at least 0"), _at_least_0)
 _COUNT: Rule = (Text("a whole number of at least 1"), lambda value: is_whole(value) and value >= 1)
 _TEXT: Rule = (Text("text"), _text)
 _SHARE_OR_NULL = _or_null("a share", _share)
-_ERROR_OR_NULL = _or_null("an error", _loss)  # an error is infinite, or NaN, where the loss is
+_ERROR_OR_NULL = _or_null("an error", _loss)  # an error is infinite or NaN if the loss is
 _LOSSES: Rule = (Text("losses"), lambda value: isinstance(value, list) and all(map(_loss, value)))
 
 # Lines of an older format lack these.
 _ADDED_BY_FORMAT_3 = dict.fromkeys(("last_accuracy", "last_accuracy_error"))
 
-# What a line of each kind must have before anything is computed from it.
+# The fields that a line of each kind must have, checked before any use.
 _FIELDS: dict[str, dict[str, Rule]] = {
     "baseline": {"name": _TEXT, "loss": _AT_LEAST_0, "accuracy": _SHARE_OR_NULL},
     "train": {"step": _COUNT, "loss": _AT_LEAST_0, "grad_norm": _AT_LEAST_0},

@@ -1,10 +1,10 @@
-"""What a comparison leaves on disk, and how it is read back.
+"""The records of a comparison on disk, and the functions that read them.
 
-A comparison is a directory, from which alone the report is computed::
+A comparison is a directory; the report is computed from it alone::
 
     OUT/
       sweep.json                  command line, arms, seeds, settings all runs share
-      failures.log                why runs failed or were lost, with names of hosts, for people to read
+      failures.log                why runs failed or were lost, with names of hosts, for users
       runs/<spec>-<seed>/
         config.json               RunConfig
         environment.json          a list: versions and machine, no names of hosts or users, and one more
@@ -17,7 +17,7 @@ A comparison is a directory, from which alone the report is computed::
 
 The kinds of lines in ``metrics.jsonl``::
 
-    {"kind": "baseline", "name": str, "loss", "accuracy"}   what is reached without a model: "byte bigram", "guessing"
+    {"kind": "baseline", "name": str, "loss", "accuracy"}   the result without a model: "byte bigram", "guessing"
     {"kind": "train", "step", "loss", "grad_norm", "learning_rate", "tokens", "seconds"}
     {"kind": "validation", "step", "loss"}
     {"kind": "cost", "parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes",
@@ -29,20 +29,20 @@ The kinds of lines in ``metrics.jsonl``::
                            "variants": {name: [accuracy, error], …}}
 
 ``loss`` is in nats per token, an ``error`` is a standard error. ``stretches`` has the loss of every stretch of the
-text, the same stretches at all lengths, so that differences are computed from pairs. The control predicts one target in
-so many from exactly the last training length of tokens. ``windowed_loss`` is its loss; ``gain`` is how much lower the
-loss of the same targets is where the model sees more than that; ``last_loss`` and ``positions`` are the control's loss
-plus the difference of the same targets from it. Other tasks have no control, and there these are plain means.
-``last_accuracy`` is that of the last tokens, or ``accuracy`` where only whole answers count; records of format 2 do not
-have it. ``refused`` is the sentence by which the encoding refused a length; all numbers of the line are then null.
+text, the same stretches at all lengths, so that differences are computed from pairs. The control predicts every n-th
+target from exactly the last training length of tokens. ``windowed_loss`` is the control's loss; ``gain`` is how much
+lower the loss of the same targets is if the model sees more tokens; ``last_loss`` and ``positions`` are the control's
+loss plus the difference of the same targets from it. Other tasks have no control; there these are plain means.
+``last_accuracy`` is the accuracy of the last tokens, or ``accuracy`` if only complete answers count; format 2 does
+not have it. ``refused`` is the encoding's error for a length; all numbers of the line are then null.
 ``seconds`` and ``tokens_per_second`` are the only values that differ between two runs of one config on one machine.
 
-Files are written whole or not at all (a temporary file, fsync, rename); only ``metrics.jsonl`` grows. A run without
+Files are written atomically (a temporary file, fsync, rename); only ``metrics.jsonl`` grows. A run without
 ``result.json`` is unfinished. A run that is over is ``finished``, or ``diverged``: training gave a loss or a gradient
-that is NaN or infinite. That is a result too, but in no mean. A run is damaged when a file does not have its recorded
-SHA-256 or its lines are not those of its config (`record_checks`); or, while it is unfinished, when the lines on disk
-are not those its checkpoint was saved after. A damaged run is named and run again, and never averaged. Weights may be
-deleted to save room: nothing is computed from them.
+that is NaN or infinite. Divergence is a result too, but no mean includes it. A run is damaged if a file does not have
+its recorded SHA-256 or its lines do not match its config (`record_checks`); or, while it is unfinished, if the lines on
+disk are not those before its checkpoint. A damaged run is named and run again, and never averaged. Users may delete
+weights to save space: nothing is computed from them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from .record_checks import check_environments, check_lines, check_result
 from .strict_json import LARGEST_METRICS, as_json, parse, read_bytes, read_json, sha256_of
 
 Metric = dict[str, Any]
-#: Runs of one comparison.
+#: The most runs of one comparison.
 MOST_RUNS = 10_000
 
 
@@ -79,10 +79,10 @@ def write_json(path: Path, value: Any) -> None:
 class Sweep:
     """One comparison: every arm with every seed, under the same settings.
 
-    All of it is checked when it is made, so that its ``sweep.json`` can be read again.
+    The constructor checks all of it, so that its ``sweep.json`` can be read again.
 
     Raises:
-        ValueError, TypeError: A part is not that of a comparison, or is of another version.
+        ValueError, TypeError: A field is invalid, or of another version.
     """
 
     arms: tuple[str, ...]
@@ -95,7 +95,7 @@ class Sweep:
         for name in ("command", "version"):
             if not isinstance(getattr(self, name), str):
                 raise refused(name, "must be text", short(getattr(self, name)))
-        shlex.split(self.command)  # ``--resume`` splits it to add to it
+        shlex.split(self.command)  # must not fail later, in ``--resume``
         if len(self.arms) * len(self.seeds) > MOST_RUNS:
             raise refused(
                 Text("arms times seeds"),
@@ -111,7 +111,7 @@ class Sweep:
         self.to_json()
 
     def configs(self) -> list[RunConfig]:
-        """The runs, all of one seed before the next, so that a comparison that is stopped has complete seeds."""
+        """The runs ordered by seed, so that a comparison that is stopped has complete seeds."""
         of_seeds = (
             RunConfig.from_dict({"spec": self.arms[0], "seed": seed, **self.settings})
             for seed in self.seeds
@@ -145,7 +145,7 @@ class Sweep:
         """Read ``out/sweep.json``.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The file does not exist.
             ValueError: It cannot be read, or is of another version.
         """
         path = out / "sweep.json"
@@ -170,7 +170,7 @@ class Sweep:
         """From the values in a ``sweep.json``.
 
         Raises:
-            ValueError, KeyError, TypeError: They are not those of a comparison, or are of another version.
+            ValueError, KeyError, TypeError: The values are invalid, or of another version.
         """
         sweep = cls(
             tuple(values["arms"]), tuple(values["seeds"]), dict(values["settings"]),
@@ -187,7 +187,7 @@ class RunRecord:
 
     Attributes:
         reason: Why it is unfinished or damaged, or how it diverged.
-        environments: The machines it ran on: one description, and one more for every change after an interruption.
+        environments: The machines it ran on: one description, plus one for every change after an interruption.
     """
 
     directory: Path
@@ -200,7 +200,7 @@ class RunRecord:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run is finished or diverged."""
         return self.state in ("finished", "diverged")
 
     def of_kind(self, kind: str) -> list[Metric]:
@@ -209,10 +209,10 @@ class RunRecord:
 
 
 def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
-    """Read a run's folder; raises for nothing that it finds there.
+    """Read a run's folder; raises no error for damaged contents.
 
     Args:
-        expected: Its config must be this one, or the record is damaged.
+        expected: The config that the run must have; otherwise the record is damaged.
     """
     if os.path.lexists(directory) and not os.path.isdir(directory):
         return RunRecord(directory, "damaged", "it must be a folder, got a file or a link to nothing")
@@ -231,7 +231,7 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
         metrics = tuple(parse_metrics(read_bytes(directory / "metrics.jsonl")))
         state, reason = result["state"], result["reason"]
         check_lines(config, metrics, finished=state == "finished")
-        if os.path.lexists(weights := directory / "model.safetensors"):  # they may be deleted
+        if os.path.lexists(weights := directory / "model.safetensors"):  # the user may have deleted them
             largest = 4 * max(line["parameters"] for line in metrics if line["kind"] == "cost")
             check_file(weights, result["sha256"], int(largest) + (1 << 20))
     except _DAMAGE as error:
@@ -240,7 +240,7 @@ def read_run(directory: Path, expected: RunConfig | None = None) -> RunRecord:
 
 
 def remove_run(directory: Path) -> None:
-    """Remove a damaged run, so that it can be done again; what a link points to stays as it is."""
+    """Remove a damaged run, so that it can run again; does not follow links."""
     if directory.is_symlink() or not directory.is_dir():
         directory.unlink()
     else:
@@ -248,21 +248,21 @@ def remove_run(directory: Path) -> None:
 
 
 def check_file(path: Path, digests: dict[str, str], largest: int = LARGEST_METRICS) -> None:
-    """A file must have the SHA-256 that ``result.json`` recorded.
+    """Check that a file has the SHA-256 that ``result.json`` recorded.
 
     Raises:
-        ValueError: It has another, or cannot be read.
+        ValueError: The SHA-256 differs, or the file cannot be read.
     """
     if digests[path.name] != sha256_of(path, largest):
         raise refused(path.name, "is not the file result.json was made of")
 
 
-# Reading and checking values of any kind may raise these.
+# The errors that reading and checking damaged values may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
 
 
 def read_runs(out: Path) -> tuple[Sweep, list[RunRecord]]:
-    """A comparison and every run it should have, finished or not."""
+    """A comparison and all of its runs, finished or not."""
     sweep = Sweep.load(out)
     return sweep, [read_run(sweep.directory(out, config), config) for config in sweep.configs()]
 
@@ -271,7 +271,7 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
     """The objects of a ``metrics.jsonl``.
 
     Raises:
-        ValueError: A line is not a JSON object with a kind, or the last one has no end.
+        ValueError: A line is not a JSON object with a kind, or the last line is incomplete.
     """
     if content and not content.endswith(b"\n"):
         raise refused("metrics.jsonl", "must end with a whole line")
@@ -286,7 +286,7 @@ def parse_metrics(content: bytes) -> Iterator[Metric]:
 
 @dataclass(frozen=True)
 class MetricsPrefix:
-    """The first lines of a ``metrics.jsonl``: how many, and their SHA-256."""
+    """The number of the first lines of a ``metrics.jsonl``, and their SHA-256."""
 
     lines: int = 0
     sha256: str = hashlib.sha256().hexdigest()
@@ -296,7 +296,7 @@ def read_prefix(path: Path, prefix: MetricsPrefix) -> bytes:
     """The lines written before a checkpoint was saved; the run will write later lines again.
 
     Raises:
-        ValueError: They are not there as they were written.
+        ValueError: The lines are absent or changed.
     """
     content = read_bytes(path) if os.path.lexists(path) else b""
     lines = b"".join(content.splitlines(keepends=True)[: prefix.lines])
@@ -311,10 +311,10 @@ def read_prefix(path: Path, prefix: MetricsPrefix) -> bytes:
 
 
 class MetricsFile:
-    """The growing ``metrics.jsonl`` of a run in progress.
+    """The ``metrics.jsonl`` of a run in progress, to which lines are appended.
 
-    After an interruption it begins with the lines written before the checkpoint; later lines are removed, since the run
-    will write them again.
+    After an interruption it starts with the lines written before the checkpoint; later lines are removed, because the
+    run will write them again.
     """
 
     def __init__(self, path: Path, prefix: MetricsPrefix | None = None) -> None:
@@ -330,10 +330,10 @@ class MetricsFile:
         left, size = memoryview(line), self._file.tell()
         with disk_full_named(self.path):
             try:
-                while left:  # on a disk that is almost full, only a part is written
+                while left:  # on an almost full disk, `write` writes only a part
                     left = left[self._file.write(left) :]
             except OSError:
-                self._file.truncate(size)  # no part of the line is to stay
+                self._file.truncate(size)  # remove the incomplete line
                 raise
         self.metrics.append(metric)
         self._digest.update(line)
@@ -342,7 +342,7 @@ class MetricsFile:
         return [metric for metric in self.metrics if metric["kind"] == kind]
 
     def prefix(self) -> MetricsPrefix:
-        """All lines so far, after writing them to the disk: a checkpoint is never ahead of its metrics."""
+        """Sync all lines so far to disk and return their prefix: a checkpoint is never ahead of its metrics."""
         with disk_full_named(self.path):
             os.fsync(self._file.fileno())
         return MetricsPrefix(len(self.metrics), self._digest.hexdigest())

@@ -1,8 +1,8 @@
-"""JSON files read strictly: what a file holds, or one sentence about why it is refused, whatever is in it.
+"""Reads JSON files strictly: any file gives its value or one sentence on why it is refused.
 
-Records may come from another machine, a damaged disk or an upload. So a file must be a regular one and not too large,
-its text UTF-8, and its JSON must not be nested deeply nor hold a number that arithmetic cannot take. What the values
-mean is checked by their users (`record_checks`, `RunConfig`, `Sweep`). Values to be written are read first.
+Records may come from another machine, a damaged disk or an upload. So a file must be a regular file and not too large,
+its text UTF-8, and its JSON must not be nested deeply or hold numbers that overflow. Callers check the meaning of the
+values (`record_checks`, `RunConfig`, `Sweep`). `as_json` reads values by the same rules before it returns them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, BinaryIO
 from ..checks import check_at_most, refused
 from ..text import Text
 
-#: Bytes of a JSON file, and of a ``metrics.jsonl``.
+#: The most bytes of a JSON file, and of a ``metrics.jsonl``.
 LARGEST_JSON, LARGEST_METRICS = 1 << 20, 1 << 28
-#: Squares and sums of losses this large are still finite.
+#: The largest number: its squares and their sums are still finite.
 LARGEST_NUMBER = 1e60
-_MOST_DIGITS = 18  # of a whole number, which then fits into 64 bits
+_MOST_DIGITS = 18  # of an integer, which then fits in 64 bits
 LARGEST_WHOLE = 10**_MOST_DIGITS - 1
 _DEEPEST = 16
 
 
 def is_number(value: object) -> bool:
-    """Whether JSON calls it a number; NaN and infinity are."""
+    """Whether a value is a number in JSON, including NaN and infinity."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -36,10 +36,10 @@ def is_whole(value: object) -> bool:
 
 
 def open_regular(path: Path, largest: int | None = None) -> BinaryIO:
-    """A file opened for reading; a pipe or a device is refused without waiting for it.
+    """Open a file for reading; refuse a pipe or a device without waiting for it.
 
     Raises:
-        ValueError: It is not there, is no regular file, is too large or may not be read.
+        ValueError: The file does not exist, is not a regular file, is too large or cannot be read.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
@@ -58,7 +58,7 @@ def open_regular(path: Path, largest: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path, largest: int = LARGEST_METRICS) -> bytes:
-    """All of a file, but no more than ``largest`` bytes if it grows meanwhile.
+    """The content of a file, at most ``largest`` bytes if it grows meanwhile.
 
     Raises:
         ValueError: It cannot be read, or is too large.
@@ -68,7 +68,7 @@ def read_bytes(path: Path, largest: int = LARGEST_METRICS) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """The value in a JSON file.
 
     Raises:
         ValueError: It cannot be read, or is not JSON of plain values.
@@ -77,10 +77,10 @@ def read_json(path: Path) -> Any:
 
 
 def as_json(value: Any, name: str, *, indent: int | None = 2, largest: int = LARGEST_JSON) -> bytes:
-    """The JSON of a value, which was read once by the rules it will be read by.
+    """The JSON of a value, checked by the same rules as for reading.
 
     Raises:
-        ValueError: It could not be read.
+        ValueError: The JSON could not be read again.
     """
     content = (json.dumps(value, indent=indent) + "\n").encode()
     check_at_most(Text("bytes of {file}", file=name), len(content), largest)
@@ -94,9 +94,9 @@ def sha256_of(path: Path, largest: int | None = None) -> str:
 
 
 def parse(content: bytes, name: str) -> Any:
-    """JSON whose numbers and nesting are bounded, and whose text can be written. NaN and infinity pass."""
+    """Parse JSON with bounded numbers and nesting, and text that can be encoded. NaN and infinity are allowed."""
     try:
-        # Given bytes, json guesses: UTF-16 would pass too, and half of a surrogate pair.
+        # json.loads guesses the encoding of bytes, so UTF-16 would pass too, and half of a surrogate pair.
         text = content.decode()
         value = json.loads(text, parse_int=_whole, parse_float=_real)
         if "\\u" in text:

@@ -1,7 +1,7 @@
-"""What a model is asked to learn: text, or small problems whose answer is known.
+"""The tasks that a model learns: text, or small problems whose answer is known.
 
-A batch is tokens and, for each, the token that should follow; a target of -1 is ignored. Every batch follows from the
-seed and the step, so all encodings see the same batches in the same order, and a run that was interrupted restores no
+A batch has tokens and, for each, the next token as target; a target of -1 is ignored. Every batch is determined by the
+seed and the step, so all encodings see the same batches in the same order, and a resumed run restores no
 random generator.
 
 Answers are scored with the right answer so far as input. For exact match that equals greedy generation: up to its first
@@ -28,7 +28,7 @@ from .seeds import generator
 #: The target of a token whose successor is not scored, as PyTorch's ``ignore_index``.
 IGNORED = -1
 
-#: Each length is tested on at least so many sequences of a problem.
+#: Each length is tested on at least this many sequences of a problem.
 FEWEST_TESTS = 64
 
 
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What is reached without a model: the loss, and the share of right answers for tasks that have answers."""
+    """The result without a model: the loss, and the share of right answers for tasks that have answers."""
 
     name: str
     loss: float
@@ -46,11 +46,11 @@ class Baseline(NamedTuple):
 
 
 class Task(ABC):
-    """What a model learns at one length and is tested on at others."""
+    """A task that a model learns at one length and is tested on at other lengths."""
 
     #: The shortest sequence that can hold the task.
     minimum_length: int
-    #: How answers are counted: whole answers, single tokens, or not at all (the loss is the measure).
+    #: How answers are counted: complete answers, single tokens, or not at all (the loss is the measure).
     measure: Literal["exact match", "accuracy"] | None
 
     @abstractmethod
@@ -62,17 +62,17 @@ class Task(ABC):
 
     @abstractmethod
     def baseline(self, tests: Batch) -> Baseline:
-        """What is reached without a model; a model that is no better has learned nothing."""
+        """The result without a model; a model that is no better has learned nothing."""
 
 
 class Language(Task):
     """Predict the next byte of a text.
 
-    Every length is tested on the same bytes: those of stretches as long as the longest length, spread evenly over the
-    validation text. The stretches are laid end to end and cut into sequences of the length in question. A sequence that
-    begins in one stretch and ends in the next is tested twice: its first part at the end of the one stretch, its last
-    part at the begin of the next, there after the text that really precedes it. So also lengths that do not divide the
-    longest are tested at every position equally often, and the loss changes with the length for no other reason.
+    Every length is tested on the same bytes: stretches of the longest length, spread evenly over the validation text.
+    The stretches are concatenated and cut into sequences of the tested length. A sequence that starts in one stretch
+    and ends in the next is tested twice: its first part at the end of the one stretch, its last part at the start of
+    the next, there after the text that really precedes it. So every position is tested equally often, even if the
+    length does not divide the longest one, and only the length changes the loss.
     """
 
     minimum_length = 8
@@ -88,18 +88,18 @@ class Language(Task):
         return Batch(text[:, :-1], text[:, 1:])
 
     def stretches(self, config: RunConfig) -> Int[Tensor, " stretches"]:
-        """Where in the validation text each stretch of the longest length begins."""
+        """The start of each stretch of the longest length in the validation text."""
         longest, first = max(config.lengths), _lead(config.train_length, config.lengths)
         last = len(self.corpus.validation) - longest - 1
         count = max(1, min(config.evaluation_tokens, last - first + longest) // longest)
         return torch.linspace(first, last, count, dtype=torch.float64).long()
 
     def test_sequences(self, config: RunConfig, length: int) -> Batch:
-        """The targets that are not ignored are, row by row, those of one stretch after the other."""
+        """Sequences whose targets, row by row and without ignored ones, are those of one stretch after the other."""
         longest, text = max(config.lengths), self.corpus.validation.long()
         begins, firsts = [], []
         for number, first in enumerate(self.stretches(config).tolist()):
-            laid = number * longest  # the begin of this stretch if all are laid end to end
+            laid = number * longest  # the start of this stretch in their concatenation
             for cut in range(laid // length * length, laid + longest, length):
                 begins.append(first + cut - laid)
                 firsts.append(first)
@@ -109,9 +109,9 @@ class Language(Task):
         return Batch(text[at], torch.where(asked, text[at + 1], IGNORED))
 
     def controlled(self, config: RunConfig) -> Int[Tensor, "stretches targets"]:
-        """The indices of the targets that have a control, in each stretch other ones."""
-        # A control costs a training length of tokens: one target in four, 65536, or as many as training has
-        # sequences, whichever are fewest, but at least one of every stretch.
+        """The indices of the targets with a control, different ones in each stretch."""
+        # A control costs a training length of tokens. So the number of controls is the least of a quarter of the
+        # targets, 65536 and the number of training sequences, but at least one per stretch.
         most = min(65536, config.steps * config.batch)
         every = min(max(4, -(-config.evaluation_tokens // most)), max(config.lengths))
         shift = torch.arange(len(self.stretches(config)))[:, None] % every
@@ -120,7 +120,7 @@ class Language(Task):
     def windows(
         self, config: RunConfig
     ) -> tuple[Int[Tensor, "targets window"], Int[Tensor, " targets"]]:
-        """The tokens before each of those targets, exactly a training length of them, and the targets."""
+        """For each controlled target, exactly a training length of tokens before it, and the target."""
         at = (self.stretches(config)[:, None] + self.controlled(config)).flatten()
         text = self.corpus.validation.long()
         return text[at[:, None] + torch.arange(1 - config.train_length, 1)], text[at + 1]
@@ -132,7 +132,7 @@ class Language(Task):
         )
 
     def check_lengths(self, train_length: int, lengths: tuple[int, ...]) -> None:
-        """The text must be longer than the sequences that are cut from it."""
+        """Check that the text is longer than the sequences that are cut from it."""
         for name, part, length in (
             ("training", self.corpus.train, train_length),
             ("validation", self.corpus.validation, _lead(train_length, lengths) + max(lengths)),
@@ -148,7 +148,7 @@ class Language(Task):
 
 
 def _lead(train_length: int, lengths: Sequence[int]) -> int:
-    """Bytes of text before a stretch that its first targets may need."""
+    """How many bytes before a stretch its first targets may need."""
     return max(train_length, *(length for length in lengths if max(lengths) % length), 0) - 1
 
 
@@ -159,7 +159,7 @@ class Problem(Task):
     distribution, in which a sequence hardly ever repeats.
     """
 
-    #: How many tokens an answer's token is drawn from; the loss of guessing is the logarithm.
+    #: The number of possible tokens of an answer; the loss of guessing is its logarithm.
     choices: int
     #: Further test sets, by name.
     variants: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Problem(Task):
         """Texts of at most ``length + 1`` bytes, and which bytes are scored."""
 
     def training_batch(self, seed: int, step: int, batch: int, length: int) -> Batch:
-        """Problems of every size up to the length, one size a batch."""
+        """Problems of random size up to the length, one size per batch."""
         rng = generator("train", seed, step)
         size = int(torch.randint(self.minimum_length, length + 1, (), generator=rng))
         return _padded(*self.sample(rng, batch, size, "training"), length)
@@ -209,8 +209,8 @@ class Addition(Problem):
     """Two numbers of equally many digits and their sum, ones first, in the order of carries: ``"47+85=231"``.
 
     A model that adds without carries, or carries by one place only, gets no answer of three digits or more right, and
-    longer numbers have longer carries. A fifth of all pairs of numbers is in no training batch, and tests draw from
-    those alone.
+    longer numbers have longer carries. A fifth of all pairs of numbers is in no training batch, and tests use only
+    these pairs.
     """
 
     minimum_length = 5
@@ -235,13 +235,13 @@ class Addition(Problem):
 
     @staticmethod
     def numbers(rng: Generator, count: int, digits: int) -> Int[Tensor, "count two digits"]:
-        """Pairs of numbers with long carries: half to nine tenths of their places add up to 9."""
+        """Pairs of numbers with long carries: in half to nine tenths of their places the digits sum to 9."""
         one, two = torch.randint(0, 10, (2, count, digits), generator=rng)
         nine = torch.rand(count, digits, generator=rng) < 0.5 + 0.4 * torch.rand(count, 1, generator=rng)
-        nine[:, -1] = False  # no carry enters the ones
+        nine[:, -1] = False  # the ones get no carry
         if (
             digits > 2
-        ):  # a carry begins at a random place, and half of the places before it or more pass it on
+        ):  # a carry starts at a random place, and at least half of the places before it pass it on
             at, begins = torch.arange(digits), torch.randint(2, digits, (count, 1), generator=rng)
             ends = (begins * 0.5 * torch.rand(count, 1, generator=rng)).ceil()
             one = torch.where(at == begins, one.clamp(min=1), one)
@@ -251,7 +251,7 @@ class Addition(Problem):
 
     @staticmethod
     def held_out(numbers: Int[Tensor, "batch two digits"]) -> Bool[Tensor, " batch"]:
-        """Whether a pair of numbers is for tests: by a hash of its digits, which needs no list."""
+        """Whether a pair of numbers is only for tests: by a hash of its digits, so that no list is needed."""
         mixed = torch.full(numbers.shape[:1], 2166136261)
         for digit in numbers.flatten(1).unbind(1):  # FNV-1a, 32 bits
             mixed = ((mixed ^ digit) * 16777619) & 0xFFFFFFFF
@@ -261,8 +261,9 @@ class Addition(Problem):
 class PassKey(Problem):
     """A number hidden among others, asked for at the end: ``"pin 70365. key 48213. …what is the key? 48213"``.
 
-    The protocol of landmark attention (arXiv:2305.16300) for models of bytes, with other numbers in place of filler
-    text: a model that only looks for digits finds wrong ones. Variants hide the key in one quarter of the text each.
+    The protocol of landmark attention (arXiv:2305.16300) for models of bytes, with other numbers instead of filler
+    text, so that a model that only looks for digits finds wrong ones. Each variant hides the key in one quarter of the
+    text.
     """
 
     measure = "exact match"
@@ -295,7 +296,7 @@ class PassKey(Problem):
         return text, _at_end(text, 5)
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Answer any of the numbers in the text: the best without reading their names."""
+        """The baseline of answering with any number in the text, the best guess without reading their names."""
         numbers = (tests.tokens == ord(".")).sum(1).double()
         return Baseline(
             "one of the numbers", (numbers.log() / 5).mean().item(), (1 / numbers).mean().item()
@@ -305,8 +306,8 @@ class PassKey(Problem):
 class Induction(Problem):
     """A block of different letters repeated, ``"qxvdqxvdqx…"``: which letter followed this one before?
 
-    The blocks are new for every sequence, so the answer is only in the earlier tokens (arXiv:2209.11895), and no letter
-    is twice in a block, so there is one answer. Blocks have 13 to 26 letters at every length that has room for two of
+    The blocks are random for every sequence, so only the earlier tokens have the answer (arXiv:2209.11895), and no
+    letter is twice in a block, so there is one answer. Blocks have 13 to 26 letters at every length that fits two of
     them: only the positions of tokens change with the length. Scored from the second repeated letter on.
     """
 
@@ -322,7 +323,7 @@ class Induction(Problem):
         return letters.gather(1, at % block), at > block
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess among the letters that were least frequent: the best without their positions."""
+        """The baseline of guessing among the least frequent letters, the best guess without their positions."""
         asked = tests.targets != IGNORED
         counts = torch.nn.functional.one_hot(tests.tokens - ord("a"), 26).cumsum(1)[asked]
         counts[counts == 0] = tests.tokens.shape[1]
@@ -335,11 +336,11 @@ class Induction(Problem):
 class FlipFlop(Problem):
     """One bit of memory: write it, ignore others, read it back: ``"w1i0i1r1"`` (arXiv:2306.00946).
 
-    A tenth of the instructions write, a tenth read, the rest are to be ignored. Training scores every read. Tests score
+    A tenth of the instructions write, a tenth read, the others must be ignored. Training scores every read. Tests score
     the first read after a write, if it directly follows an ignored bit and is after a second write: there the last bit,
     the last bit read and the first bit are each right half the time. Other reads are easier: after a write the last bit
-    is the answer, and after another read its bit. Variants score all reads, ignore more (98 %: the last write is far
-    away) and less (10 %: there are many other writes).
+    is the answer, and after another read its bit. Variants score all reads, ignore more (98 %: the last write is
+    distant) and less (10 %: there are many other writes).
     """
 
     minimum_length = 16
@@ -358,7 +359,7 @@ class FlipFlop(Problem):
         writes, reads = drawn < each, drawn >= 1 - each
         last_write = (writes * torch.arange(pairs)).cummax(1).values
         scored = variant not in ("training", "all reads")
-        if scored:  # remove reads after the last write but the one at the end, which is then the first
+        if scored:  # remove reads after the last write, so that the read at the end is the first one
             reads[:, :-1] &= last_write[:, :-1] != last_write[:, -1:]
         bits = torch.where(reads, bits.gather(1, last_write), bits)
         instructions = torch.full_like(bits, ord("i"))
@@ -373,7 +374,7 @@ class FlipFlop(Problem):
         return text, torch.stack((torch.zeros_like(asked), asked), dim=2).flatten(1)
 
     def baseline(self, tests: Batch) -> Baseline:
-        """Guess by the frequency of each bit so far: the best without reading the instructions."""
+        """The baseline of guessing by the frequency of each bit, the best guess without reading the instructions."""
         asked = tests.targets != IGNORED
         bits = torch.stack([tests.tokens == ord(bit) for bit in "01"], dim=2)
         counts = bits.cumsum(1)[asked].double()
@@ -401,12 +402,12 @@ def _question_and_answer(question: list[Tensor], answer: Tensor) -> tuple[Tensor
 
 
 def _at_end(text: Tensor, count: int) -> Tensor:
-    """Which bytes are scored if those are the last few of each text."""
+    """The mask of scored bytes if these are the last ``count`` of each text."""
     return (torch.arange(text.shape[1]) >= text.shape[1] - count).expand_as(text)
 
 
 def _padded(text: Tensor, asked: Tensor, length: int) -> Batch:
-    """Tokens and targets of one length, filled up with spaces whose targets are ignored."""
+    """Tokens and targets of one length, padded with spaces whose targets are ignored."""
     tokens = torch.full((text.shape[0], length), ord(" "))
     targets = torch.full_like(tokens, IGNORED)
     filled = text.shape[1] - 1

@@ -1,1 +1,1 @@
-"""What reads records and says what they show. Nothing here trains."""
+"""Reads records and writes reports. Nothing here trains."""

@@ -1,4 +1,4 @@
-"""The comparison of arms: which differ, by all pairs at once, and which differences would be seen."""
+"""Compares all pairs of arms at once: which arms differ, and which differences are detectable."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import Tensor
 from .estimate import CONFIDENCE
 from .quantiles import student_quantile, studentized_range_quantile
 
-#: Seeds that an order needs: from two seeds the spread of an arm is hardly known.
+#: An order needs this many seeds: two seeds give no useful estimate of an arm's spread.
 FEWEST_SEEDS = 3
-#: The share of comparisons that see a difference which counts as visible.
+#: A difference is visible if at least this share of comparisons detects it.
 POWER = 0.8
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which arms differ, by all pairs at once.
+    """Which arms differ, from all pairs at once.
 
     Attributes:
-        order: The arms, by number, from the lowest values to the highest.
-        groups: Those that cannot be told apart, in the same order; every arm is in one or more. Arms without a
-            common group differ.
-        visible: The difference that such a comparison sees four times in five; None where seeds differ in nothing.
+        order: The arms' numbers, from the lowest values to the highest.
+        groups: Arms without a significant difference, in the same order; every arm is in one or more. Arms without
+            a common group differ.
+        visible: The difference that such a comparison detects four times in five; None if seeds do not differ.
     """
 
     order: list[int]
@@ -40,11 +40,11 @@ class Comparison:
 def compare(
     table: Float[Tensor, "arms seeds"], of_text: Callable[[int, int, float], float | None]
 ) -> Comparison | None:
-    """Which arms differ by more than seeds and text explain, of all pairs with 5 % for any false claim.
+    """Which arms differ by more than seeds and text explain; 5 % for any false claim among all pairs.
 
     Args:
-        table: One number an arm and seed; NaN where there is none.
-        of_text: Of two arms and a confidence, half of the interval of their difference over text, or None.
+        table: One number per arm and seed; NaN if absent.
+        of_text: (arm, arm, confidence) → half of the interval of their difference over text, or None.
 
     Returns:
         None with fewer than two arms, or without three seeds that two arms share.
@@ -57,7 +57,7 @@ def compare(
     pairs = [(a, b) for a in range(arms) for b in range(a)]
     confidence = 1 - (1 - CONFIDENCE) / len(pairs)
     text = {pair: of_text(*pair, confidence) for pair in pairs}
-    least = 1e-12 * table.nan_to_num().abs().max().item()  # what rounding makes of equal numbers
+    least = 1e-12 * table.nan_to_num().abs().max().item()  # the rounding error between equal numbers
     apart = [
         (order.index(a), order.index(b))
         for (a, b), off in text.items()
@@ -77,18 +77,18 @@ def two_way(
 ) -> tuple[
     Float[Tensor, "*draws arms arms"], Float[Tensor, "*draws arms arms"], Float[Tensor, "*draws"]
 ]:
-    """Differences between arms, half of their intervals over seeds, and the spread that is left over.
+    """Differences between arms, half of their intervals over seeds, and the residual spread.
 
-    Arms of one seed share its weights and batches. So a number is that of its arm, plus that of its seed, plus
-    what is left (the two-way layout without interaction: Scheffé 1959, The Analysis of Variance, ch. 4), fitted
-    by least squares where runs are missing. Seeds are too few to know the spread of one arm by, so what is
-    left is pooled over all arms, with (arms − 1)(seeds − 1) degrees of freedom, and all pairs are compared by
+    Arms with one seed share its weights and batches. So a number is modelled as an effect of the arm, plus an effect
+    of the seed, plus a residual (the two-way layout without interaction: Scheffé 1959, The Analysis of Variance,
+    ch. 4), fitted by least squares if runs are missing. There are too few seeds to estimate the spread of one arm, so
+    residuals are pooled over all arms, with (arms − 1)(seeds − 1) degrees of freedom, and all pairs are compared by
     the studentized range (Tukey 1953; with unequal numbers Kramer 1956, Biometrics 12:307).
 
-    Pooling takes it that arms scatter alike. For those that do not there are two rules. An arm that scatters
-    more than the pool counts with its own variance. And two arms differ only if Student's test of their pairs
-    says so, too, which knows nothing of the other arms. (The tests simulate arms that scatter up to a hundred
-    times as much as others: the 5 % are kept from five seeds on, and three seeds make at most 7 % of them.)
+    Pooling assumes that all arms have the same variance. Two rules cover arms that do not. An arm with a variance
+    above the pooled one counts with its own variance. And two arms differ only if Student's paired test agrees, which
+    uses no other arms. (The tests simulate arms that scatter up to a hundred times as much as others: from five seeds
+    on at most 5 % of comparisons make a false claim, with three seeds at most 7 %.)
     """
     table = table.double()
     arms, seeds = table.shape[-2:]
@@ -99,7 +99,7 @@ def two_way(
     cells = table[..., arm, seed]
     fitted = cells @ design @ covariance
     left = (cells - fitted @ design.T).square()
-    # What a cell is expected to have left over, in variances: less than 1, for it was fitted to.
+    # The expected squared residual of a cell, in variances: less than 1, because the fit includes the cell.
     expected = 1 - (design @ covariance * design).sum(1)
     freedom = round(expected.sum().item())
     pooled = left.sum(-1, keepdim=True) / freedom
@@ -131,10 +131,10 @@ def _paired_margins(table: Tensor, measured: Tensor) -> Tensor:
 
 @lru_cache(256)
 def detectable(arms: int, seeds: int, text: float = 0.0) -> float:
-    """The difference between two arms that a comparison sees four times in five, in spreads that are left over.
+    """The difference between two arms that a comparison detects four times in five, in residual spreads.
 
-    From random numbers with a fixed seed: the two-way layout of them, and by how much a pair would have had
-    to differ.
+    Simulated with a fixed seed: a two-way layout of random numbers, and the difference at which a pair becomes
+    significant.
 
     Args:
         text: Half of a pair's interval over text, in the same unit.
@@ -158,7 +158,7 @@ def detectable(arms: int, seeds: int, text: float = 0.0) -> float:
 
 
 def groups(count: int, apart: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """The largest sets no two of which are apart, by inserting and absorbing (Piepho 2004, J. Comput. Graph.
+    """The largest sets without a pair in ``apart``, by inserting and absorbing (Piepho 2004, J. Comput. Graph.
     Stat. 13:456).
 
     Example:

@@ -1,4 +1,4 @@
-"""The report of a comparison, made from its records alone: a page, pictures, Markdown and JSON."""
+"""The report of a comparison, computed from its records only: a page, pictures, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _FIGURES = "figures"
 
 @dataclass(frozen=True)
 class Report:
-    """What a comparison found.
+    """The results of a comparison.
 
     Attributes:
         left_out: Runs whose numbers were not used, each with the reason.
-        files: What `write_report` wrote, the page first; empty before.
+        files: The files that `write_report` wrote, the page first; empty before.
     """
 
     summary: Summary
@@ -87,7 +87,7 @@ def write_report(directory: str | Path) -> Report:
     ``figures/*.png``. The same records give the same bytes.
 
     Args:
-        directory: Of the comparison: what ``ordinate compare --out`` was given.
+        directory: The comparison's folder, as given to ``ordinate compare --out``.
 
     Raises:
         FileNotFoundError: The folder holds no comparison.
@@ -124,7 +124,7 @@ def write_report(directory: str | Path) -> Report:
     (folder / _FIGURES).mkdir(exist_ok=True)
     for old in _pictures_of_the_last(folder):
         if old.stem not in pictures:
-            old.unlink()  # this report has no numbers for it
+            old.unlink()  # a chart that this report does not have
     for name, content in contents.items():
         write_file(folder / name, content)
     return Report(summary, narrative, tuple(folder / name for name in contents))
@@ -138,10 +138,10 @@ def _png(chart: Picture) -> bytes:
 
 
 def _pictures_of_the_last(folder: Path) -> list[Path]:
-    """The pictures that the report in a folder shows; other files there belong to the user."""
+    """The pictures of the previous report in a folder; other files there belong to the user."""
     try:
         shown = read_bytes(folder / "report.md")
-    except ValueError:  # there is none
+    except ValueError:  # there is no previous report
         return []
     found = (folder / _FIGURES).glob("*.png")
     return [path for path in found if os.fsencode(f"({_FIGURES}/{path.name})") in shown]

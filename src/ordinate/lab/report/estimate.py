@@ -1,12 +1,12 @@
-"""An estimate: one quantity measured once a seed, how far it may be off, and which of several are surely past a limit.
+"""`Estimate`: one quantity measured once per seed, and its error; `decided`: which estimates are significantly not 0.
 
-A number is off for two reasons. Another seed would give another model, and another text other losses. The
-half widths of the two intervals are combined as the sides of a right angle (Howe 1974, J. Am. Stat. Assoc.
-69:789); the interval then holds the truth at least as often as the wider of the two alone.
+A number has two sources of error. Another seed gives another model, and another text gives other losses. The
+half widths of the two intervals are combined as the root of the sum of their squares (Howe 1974, J. Am. Stat. Assoc.
+69:789); the interval then covers the true value at least as often as the wider of the two.
 
-Several claims are wrong more often than one. Claims against a limit are therefore made for all arms together
-(`decided`), claims between arms for all pairs together (`all_pairs.compare`): in at most 5 % of comparisons one
-or more of them is false.
+Several claims are wrong more often than one. So claims against a limit are tested for all arms together
+(`decided`), claims between arms for all pairs together (`all_pairs.compare`): at most 5 % of comparisons make
+one or more false claims.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .quantiles import student_quantile
 
 #: The confidence of a claim, over all claims made together.
 CONFIDENCE = 0.95
-#: Stretches of text, or sequences of a task, that a claim needs.
+#: A claim needs this many stretches of text, or sequences of a task.
 FEWEST = 5
 
 Name = TypeVar("Name")
 
 
 class Error(NamedTuple):
-    """How far one number may be off because the text it was tested on is limited.
+    """The error of one number because the test text is limited.
 
     Attributes:
-        size: Its standard error.
-        share: The number, if it is a share of right answers, which cannot be less than none or more than all.
+        size: The standard error.
+        share: The number, if it is a share of right answers, which lies between 0 and 1.
     """
 
     size: float
@@ -41,9 +41,9 @@ class Error(NamedTuple):
     def half_width(self, t: float) -> float:
         """The distance to the farther end of an interval of ``t`` standard errors.
 
-        Of a share Wilson's interval (1927, J. Am. Stat. Assoc. 22:209), with the number of answers that
-        would have this standard error if each were independent (Korn and Graubard 1998, Surv. Methodol.
-        24:193). Where all are right, or all wrong, a standard error is recorded as 1.5 over their number.
+        For a share it is Wilson's interval (1927, J. Am. Stat. Assoc. 22:209), with the number of independent
+        answers that would have this standard error (Korn and Graubard 1998, Surv. Methodol.
+        24:193). If all are right, or all wrong, the recorded standard error is 1.5 over their number.
         """
         if self.share is None or self.size == 0:
             return t * self.size
@@ -56,12 +56,12 @@ class Error(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """One quantity, measured once a seed.
+    """One quantity, measured once per seed.
 
     Attributes:
-        text: How far the number of each seed may be off because of the text; several independent errors where
-            it is the difference of as many numbers. Empty if that is not known.
-        pieces: Of how many stretches of text, or sequences of a task, each number is.
+        text: The error of each seed's number because of the text; several independent errors if it is the
+            difference of several numbers. Empty if unknown.
+        pieces: The number of stretches of text, or sequences of a task, behind each number.
 
     Example:
         >>> loss = Estimate.of([1.50, 1.54, 1.52])
@@ -75,7 +75,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Estimate | None:
-        """An estimate from what was measured; None when nothing was."""
+        """An estimate from measured values; None without any."""
         found = tuple(float(value) for value in values if value is not None)
         return cls(found) if found else None
 
@@ -85,13 +85,13 @@ class Estimate:
 
     @property
     def spread(self) -> float | None:
-        """The sample standard deviation over seeds; one seed has none."""
+        """The sample standard deviation over seeds; None for one seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def margin(self, confidence: float = CONFIDENCE) -> float | None:
-        """Half of the interval that holds the truth this often, over text and seeds together (Howe 1974).
+        """Half of the confidence interval over text and seeds together (Howe 1974).
 
-        With one seed it is about that trained model alone. None where there is too little text.
+        With one seed it covers only that trained model. None if there is too little text.
         """
         of_text = self.margin_of_text(confidence)
         if of_text is None or self.spread is None:
@@ -113,7 +113,7 @@ class Estimate:
         return replace(self, values=tuple(value - limit for value in self.values))
 
     def written(self, digits: int = 3) -> str:
-        """The mean with the spread over seeds, where there is one.
+        """The mean, and with several seeds its spread.
 
         Example:
             >>> Estimate((1.50, 1.52)).written()
@@ -123,7 +123,7 @@ class Estimate:
         return mean if self.spread is None else f"{mean} ± {self.spread:.{digits}f}"
 
     def plus_minus(self, digits: int, factor: float = 1.0) -> str:
-        """`margin` as a sentence has it after the mean; nothing where there is too little text to tell."""
+        """`margin` as text after the mean; empty if there is too little text."""
         margin = self.margin()
         return "" if margin is None else f" ± {margin * factor:.{digits}f}"
 
@@ -142,7 +142,7 @@ def error_of_pairs(there: Sequence[float], here: Sequence[float]) -> float | Non
     """The standard error of the mean difference between losses of the same stretches.
 
     A text has easy and hard stretches, and every model is tested on the same ones. So the error of a difference
-    comes from the differences stretch by stretch, which scatter far less than either loss.
+    is computed from the differences per stretch, which scatter much less than either loss.
     """
     if len(there) != len(here) or len(here) < FEWEST:
         return None
@@ -151,13 +151,13 @@ def error_of_pairs(there: Sequence[float], here: Sequence[float]) -> float | Non
 
 
 def decided(estimates: Mapping[Name, Estimate], sides: int = 1) -> dict[Name, bool]:
-    """Which of several numbers surely lie above 0 (True) or below it (False); numbers that are not sure are absent.
+    """Which estimates are significantly above 0 (True) or below it (False); the others are absent.
 
-    Holm's procedure (1979, Scand. J. Stat. 6:65): each number needs the confidence that all undecided numbers
-    need together, until no further one is sure. No number counts as sure unless its own interval shows it.
+    Holm's procedure (1979, Scand. J. Stat. 6:65): each estimate needs the confidence that all undecided estimates
+    need together, until no further one is significant. Each decided estimate must also be so by its own interval.
 
     Args:
-        sides: 2 where a number may be exactly 0, so that both claims would be false.
+        sides: 2 if a value may be exactly 0, so that both claims would be false.
     """
     found: dict[Name, bool] = {}
     while still := {name: one for name, one in estimates.items() if name not in found}:

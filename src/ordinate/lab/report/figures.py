@@ -18,7 +18,7 @@ from .summary import Arm, Evaluation, Summary
 # An axis with fewer numbers is hard to read.
 _FEWEST_TICKS = 4
 
-# Training losses jump from batch to batch, so a curve has this many means of neighbouring steps.
+# Training losses vary from batch to batch, so a curve shows this many means of neighbouring steps.
 _TRAINING_POINTS = 60
 
 _MARGINS = "Bands are 95 % intervals, over text and seeds together."
@@ -27,7 +27,7 @@ Points = Sequence[tuple[float, Estimate]]
 
 
 def charts(summary: Summary) -> list[Picture]:
-    """Every chart there are numbers for."""
+    """Every chart that has numbers."""
     styles = styles_of(summary)
     found = [
         _accuracy(summary, styles),
@@ -41,15 +41,15 @@ def charts(summary: Summary) -> list[Picture]:
 
 
 def styles_of(summary: Summary) -> dict[str, Style]:
-    """How each arm looks in every chart; colour is never the only difference."""
+    """The style of each arm in every chart; colour is never the only difference."""
     styles: dict[str, Style] = {}
     named = [arm for arm in summary.arms if arm.label not in ("none", "nope")]
     for number, arm in enumerate(named):
-        again = number // len(COLOURS)  # more arms than colours: the dashes tell them apart
+        again = number // len(COLOURS)  # with more arms than colours, dashes differ
         styles[arm.label] = Style(COLOURS[number % len(COLOURS)], 2 * again % 4, number + 1)
     for arm in summary.arms:
         styles.setdefault(arm.label, Style(GREY, 1, 0))  # the control: no position at all
-    # An extended encoding has its colour; the extensions share the others.
+    # An extended encoding has its own colour; the extensions get the other colours.
     taken = {styles[arm.spec].color for arm in summary.extensions}
     free = [colour for colour in COLOURS if colour not in taken] or COLOURS
     for number, arm in enumerate(summary.extensions):
@@ -172,7 +172,7 @@ def _training(summary: Summary, styles: Mapping[str, Style]) -> Picture | None:
 
 
 def _mean_step(points: Sequence[tuple[int, Estimate]]) -> tuple[float, Estimate]:
-    """Neighbouring steps as one point."""
+    """The mean of neighbouring steps as one point."""
     seeds = zip(*(loss.values for _, loss in points), strict=True)  # every seed logs the same steps
     means = tuple(sum(of_seed) / len(of_seed) for of_seed in seeds)
     return sum(step for step, _ in points) / len(points), Estimate(means)
@@ -250,7 +250,7 @@ def _tested_at(summary: Summary) -> Axis:
 
 
 def _readable(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Of some lengths those whose numbers do not run into each other on a logarithmic axis."""
+    """The lengths whose labels do not overlap on a logarithmic axis."""
     apart = (lengths[-1] / lengths[0]) ** (1 / 14) if lengths and lengths[0] else 1
     shown: list[int] = []
     for length in lengths:
@@ -260,7 +260,7 @@ def _readable(lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def _log_axis(label: str, series: Sequence[Series], levels: Iterable[float] = ()) -> Axis:
-    """A logarithmic axis with numbers over all that curves, bands and levels cover."""
+    """A logarithmic axis with ticks that covers all curves, bands and levels."""
     edges = [edge for one in series for edge in (one.y, one.low, one.high) if edge is not None]
     covered = [*levels, *(value for edge in edges for value in edge.tolist())]
     ticks = log_ticks(min(covered), max(covered)) if covered else ()
@@ -268,7 +268,7 @@ def _log_axis(label: str, series: Sequence[Series], levels: Iterable[float] = ()
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Round numbers from ``low`` to ``high`` on a logarithmic axis: the fewest that are enough to read it by.
+    """Round numbers from ``low`` to ``high`` for a logarithmic axis: as few as make it readable.
 
     Example:
         >>> log_ticks(1, 2000), log_ticks(99, 101)

@@ -1,8 +1,8 @@
-"""The findings of a report: sentences that claim no more than the noise allows.
+"""The findings of a report: sentences whose claims are statistically significant.
 
-Every claim allows for two kinds of noise: another text and, where there are several seeds, another seed. With
-one seed a finding is about these trained models. Nothing is claimed without a margin, which needs enough text.
-Claims about several arms are made for all of them together (`estimate`).
+Every claim accounts for two kinds of noise: another text and, with several seeds, another seed. With
+one seed a finding is about these trained models only. No claim is made without a margin, which needs enough text.
+Claims about several arms are tested for all of them together (`estimate`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Finding:
 
 
 def findings(summary: Summary) -> list[Finding]:
-    """What a reader should know, most important first; a topic without numbers is left out."""
+    """All findings, most important first, without topics that have no numbers."""
     found = [
         Finding("Length", _length(summary)),
         Finding("In length", _in_length(summary)),
@@ -72,7 +72,7 @@ def headline(summary: Summary) -> str:
 
 
 def _by_verdict(summary: Summary) -> Mapping[Verdict, list[Arm]]:
-    """The arms by what they do at the longest length."""
+    """The arms grouped by their verdict at the longest length."""
     found_of, groups = verdicts(summary.arms, summary.lengths[-1]), defaultdict(list)
     for arm in summary.arms:
         groups[found_of[arm.label]].append(arm)
@@ -125,14 +125,14 @@ def _length(summary: Summary) -> str:
 
 
 def _passed(arm: Arm) -> str:
-    """Where an arm passed the limit."""
+    """The length at which an arm passed the limit, as text."""
     if not arm.stretches:
-        return "at an unknown length"  # a length in between has no number
+        return "at an unknown length"  # a length before it was not measured
     return "already at the training length" if arm.stretch == "< 1×" else f"after {arm.stretch}"
 
 
 def _at_home(arm: Arm) -> str:
-    """What an arm that has not learned reaches at the training length."""
+    """The result at the training length of an arm that has not learned."""
     one = arm.in_length
     if one is None:
         return formats.NOTHING
@@ -171,14 +171,14 @@ def _in_length(summary: Summary) -> str:
 
 
 def _order(summary: Summary, arms: Sequence[Arm]) -> str:
-    """Which arms differ, from all pairs at once."""
+    """The sentence on which arms differ, from all pairs at once."""
     seeds = sorted({seed for arm in arms for seed in arm.seeds})
     table = torch.full((len(arms), len(seeds)), math.nan, dtype=torch.float64)
     for row, arm in zip(table, arms, strict=True):
         if arm.quality is not None and len(arm.quality.values) == len(arm.seeds):
             row[[seeds.index(seed) for seed in arm.seeds]] = torch.tensor(arm.quality.values).double()
     if summary.by_accuracy:
-        table = -table  # the best is the lowest
+        table = -table  # so that the best is the lowest
     found = compare(table, lambda a, b, confidence: _off_by_text(arms[a], arms[b], confidence))
     if found is None:
         return f"; an order needs {FEWEST_SEEDS} seeds of at least two arms that have learned, so none is claimed."
@@ -269,7 +269,7 @@ def _extensions(summary: Summary) -> str:
 
 
 def _better(one: Evaluation, plain: Evaluation) -> Estimate:
-    """By how much an evaluation is better than another of the same models on the same tests."""
+    """How much better one evaluation is than another of the same models on the same tests."""
     if one.accuracy is not None and plain.accuracy is not None:
         pairs = list(zip(one.accuracy.values, plain.accuracy.values, strict=True))
         both = zip(one.accuracy.text, plain.accuracy.text, strict=False)
@@ -292,7 +292,7 @@ def _result(one: Evaluation) -> str:
 
 
 def _in_length_cost(base: Arm, extended: Arm) -> str:
-    """What an extension costs at the training length."""
+    """The sentence on what an extension costs at the training length."""
     before = base.in_length.loss if base.in_length else None
     after = extended.in_length.loss if extended.in_length else None
     if not before or not after:

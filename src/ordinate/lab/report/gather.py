@@ -17,7 +17,7 @@ class NothingToReport(ValueError):
     """A folder without a single finished run.
 
     Attributes:
-        all_diverged: Whether every run diverged, so that no run is left to finish.
+        all_diverged: Whether every run diverged, so that no run can be resumed.
     """
 
     def __init__(self, sentence: str, all_diverged: bool) -> None:
@@ -53,7 +53,7 @@ class LeftOut:
     """A folder under ``runs`` whose numbers are not used.
 
     Attributes:
-        state: ``"unfinished"``, ``"damaged"``, or ``"foreign"`` for one that the comparison does not name.
+        state: ``"unfinished"``, ``"damaged"``, or ``"foreign"`` for a folder that the comparison does not name.
     """
 
     name: str

@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 def build_markdown(
     summary: Summary, narrative: Narrative, charts: Sequence[Picture], folder: str
 ) -> str:
-    """The whole report as text; it links the pictures in ``folder``."""
+    """The complete report as text, with links to the pictures in ``folder``."""
     parts = [
         f"# {_plain(narrative.title)}",
         f"**{_plain(narrative.headline)}**",
@@ -76,5 +76,5 @@ def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text for Markdown."""
     return _SPECIAL.sub(r"\\\1", text.replace("\n", " "))

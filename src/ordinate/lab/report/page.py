@@ -24,7 +24,7 @@ from .table import Cell, Column, at_length, last_tokens, loss
 def build_page(
     summary: Summary, narrative: Narrative, charts: Sequence[Picture], pictures: Mapping[str, bytes]
 ) -> str:
-    """The whole page as text.
+    """The complete page as text.
 
     Args:
         pictures: The charts as PNG, by their kinds, for readers without scripts and for print.
@@ -63,7 +63,7 @@ def build_page(
 
 
 def _fill(template: str, **parts: str) -> str:
-    """The template with the parts in place of their names; names inside a part are not replaced."""
+    """Replace names in the template by the parts; names inside a part are not replaced."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], template)
 
 
@@ -82,13 +82,13 @@ def _plotly(chart: Picture) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    """JSON that a script element can hold whatever the labels are."""
+    """JSON that is safe inside a script element for any labels."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to seven digits: more than a screen can show, and half the size."""
+    """Round floats to seven digits: more than a screen can show, and half the size."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, dict):
@@ -119,7 +119,7 @@ def _series(chart: Picture) -> tuple[Series, ...]:
 
 
 def _spoken(chart: Picture) -> str:
-    """A chart for a screen reader: where every curve begins and ends."""
+    """The text of a chart for screen readers: the first and last value of every curve."""
     ends = [
         f"{one.name} from {one.y[0].item():.3g} to {one.y[-1].item():.3g}"
         + (f", {one.end}" if one.end else "")
@@ -167,7 +167,7 @@ def _cell(cell: Cell, *, text: bool = False, more: str = "") -> str:
 
 
 def _by_length(summary: Summary, styles: Mapping[str, Style]) -> str:
-    """Losses by length and, where every token is a target, those of the last tokens."""
+    """Tables of losses by length; if every token is a target, also of the losses of the last tokens."""
     losses = _lengths_table(summary, styles, _loss_cell)
     if summary.by_accuracy:
         return losses

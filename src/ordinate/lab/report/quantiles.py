@@ -11,7 +11,7 @@ import torch
 
 @lru_cache(4096)
 def student_quantile(confidence: float, freedom: int) -> float:
-    """The t that a share ``confidence`` of Student's distribution lies within, both sides together.
+    """The t for which a share ``confidence`` of Student's distribution lies between −t and t.
 
     Example:
         >>> round(student_quantile(0.95, 2), 3)
@@ -44,7 +44,7 @@ def _share_within(t: float, freedom: int) -> float:
 
 @lru_cache(256)
 def studentized_range_quantile(confidence: float, count: int, freedom: int) -> float:
-    """The q that the range of so many normal numbers, over an independent estimate of their spread, stays below.
+    """The quantile of the range of ``count`` normal numbers divided by an independent estimate of their spread.
 
     Both integrals (Harter 1960, Ann. Math. Stat. 31:1122) are sums at equal steps, which for functions as
     smooth as these, that vanish at both ends, are exact to many digits (Trefethen and Weideman 2014, SIAM Rev. 56:385).
@@ -62,7 +62,7 @@ def studentized_range_quantile(confidence: float, count: int, freedom: int) -> f
     density /= density.sum()
 
     def share(q: float) -> float:
-        """Of ranges below q estimates: the lowest number is z, and all others are at most so much above."""
+        """The probability of a range below q estimates: the lowest number is z, all others at most that much above."""
         reach = (z[:, None] + q * log.exp()).clamp(max=40.0)
         within = torch.special.ndtr(reach) - torch.special.ndtr(z)[:, None]
         return (count * density @ within.clamp_min(0) ** (count - 1) @ weight).item()

@@ -12,7 +12,7 @@ from .gather import Run
 from .summary import Summary
 from .table import Column, columns
 
-# The columns in which extensions of one trained model differ; the other columns are about the model.
+# The columns that differ between extensions of one trained model; the other columns describe the model.
 _OF_EXTENSIONS = (
     "in_length_loss",
     "in_length_accuracy",
@@ -30,8 +30,8 @@ class Narrative:
     """The text of a report, the same on the page, in Markdown and on a terminal.
 
     Attributes:
-        facts: What was done, as names and values.
-        caution: How far the numbers can be reproduced.
+        facts: The settings of the comparison, as names and values.
+        caution: How exactly the numbers can be reproduced.
     """
 
     title: str
@@ -71,7 +71,7 @@ def narrate(summary: Summary) -> Narrative:
 
 
 def about_last_tokens(summary: Summary) -> str:
-    """The line above the table of the last tokens by length; of tasks there is no such table."""
+    """The line above the table of the last tokens by length; tasks have no such table."""
     return (
         f"The last {summary.last_tokens} tokens of every sequence alone, as if of the same text; ± is half of a "
         "95 % interval."
@@ -97,7 +97,7 @@ def _caution(summary: Summary) -> str:
 
 
 def _comparable(settings: dict[str, Any]) -> str:
-    """Which other comparisons have numbers that can be compared with these."""
+    """The sentence on which other comparisons have comparable numbers."""
     if not settings["corpus"]:
         return ""
     own = (
@@ -160,7 +160,7 @@ def _commands(summary: Summary) -> list[str]:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Every fact of the runs' environments once; where runs differ, all of their values."""
+    """Every fact of the runs' environments once; if runs differ, all of its values."""
     found: dict[str, list[str]] = {}
     for run in runs:
         facts = (fact for place in run.record.environments for fact in _flat(place))

@@ -1,4 +1,4 @@
-"""Computes a `Summary` from runs: every measure of each encoding over its seeds, from the records alone."""
+"""Computes a `Summary` from the records of runs: every measure of each encoding over its seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPIKE_WINDOW = 20
 
 
 def summarize(gathered: Gathered) -> Summary:
-    """Put the runs of a comparison together by encoding, in the order it names them."""
+    """Group the runs of a comparison by encoding, in the comparison's order."""
     arms, extensions = [], []
     for spec in dict.fromkeys(gathered.sweep.arms):
         runs = [run for run in gathered.runs if run.spec == spec]
@@ -42,7 +42,7 @@ def summarize(gathered: Gathered) -> Summary:
 def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
     train_length = runs[0].config.train_length
     tables = {run.seed: table for run in runs if (table := _evaluations_of(run, extension))}
-    # A rise is over the loss of the model as it was trained, also where an extension has changed it.
+    # A rise is relative to the loss of the model as trained, also for extensions.
     starts = {run.seed: _evaluations_of(run, None).get(train_length) for run in runs}
     diverged = tuple(
         run.seed for run in runs if run.diverged or ((start := starts[run.seed]) and _is_broken(start))
@@ -87,17 +87,17 @@ def _arm(runs: Sequence[Run], extension: str | None) -> Arm:
 
 
 def _evaluations_of(run: Run, extension: str | None) -> dict[int, Metric]:
-    """Length → record of its last evaluation."""
+    """Length → the line of its last evaluation."""
     found = [one for one in run.of_kind("evaluation") if one.get("extension") == extension]
     task = TASKS.get(run.config.task)
-    if task is not None and task.measure == "exact match":  # the last tokens are right if all are
+    if task is not None and task.measure == "exact match":  # only complete answers count
         names = ("accuracy", "accuracy_error")
         found = [{**one, **{f"last_{name}": one[name] for name in names}} for one in found]
     return {int(one["length"]): one for one in sorted(found, key=lambda one: int(one["length"]))}
 
 
 def _has_learned(run: Run, start: Metric | None) -> bool:
-    """Whether a model has learned its task, by its evaluation at the training length; True if there is none."""
+    """Whether a model has learned its task, by its evaluation at the training length; True without one."""
     loss = None if start is None else finite(start["loss"])
     if start is None or loss is None:
         return True
@@ -108,15 +108,15 @@ def _has_learned(run: Run, start: Metric | None) -> bool:
 
 
 def _is_broken(one: Metric) -> bool:
-    """Whether there is a loss that is NaN or infinite."""
+    """Whether a loss is NaN or infinite."""
     return one["loss"] is not None and finite(one["loss"]) is None
 
 
 def _evaluation(length: int, here: Sequence[tuple[Metric, Metric | None]]) -> Evaluation:
-    """One length, from the line of every seed and the line of its evaluation at the training length."""
+    """The evaluation at one length, from each seed's line and its line at the training length."""
     refusals = [one["refused"] for one, _ in here if one["refused"]]
     refusals += ["the loss is not a finite number" for one, _ in here if _is_broken(one)]
-    if refusals:  # also when other seeds have numbers: a mean over those alone would be biased
+    if refusals:  # even if other seeds have numbers: a mean over those would be biased
         return Evaluation(length, refused=str(refusals[0]))
     lines = [one for one, _ in here]
     rises, falls = (
@@ -162,13 +162,13 @@ def _estimate(found: Sequence[Measured | None], lines: Sequence[Metric]) -> Esti
     if not known or len(known) < len(found):  # a mean over some of the seeds would be biased
         return None
     text = tuple(errors for _, errors in known if errors is not None)
-    # Tests of a task have no stretches; they are at least this many sequences.
+    # Tasks have no stretches, but at least FEWEST_TESTS sequences.
     pieces = min(len(one["stretches"]) or FEWEST_TESTS for one in lines)
     return Estimate(tuple(value for value, _ in known), text, pieces)
 
 
 def _rise(one: Metric, start: Metric) -> Measured | None:
-    """How much higher the loss of the last tokens is than it was at the training length, as a share."""
+    """The relative increase of the last tokens' loss over that at the training length."""
     here, there = finite(one["last_loss"]), finite(start["last_loss"])
     if here is None or not there or there < 0:
         return None
@@ -182,15 +182,15 @@ def _rise(one: Metric, start: Metric) -> Measured | None:
         return rise, None
     of_one, of_start, of_level = (error or 0.0 for error in errors)
     # Both are the control's loss over all the text plus the difference of the last tokens from it. The correlation
-    # of these three is not recorded, so their errors are added up, which is the most they can be.
+    # of these three is not recorded, so their errors are summed, which is an upper bound.
     level = 0.0 if start["windowed_loss"] is None else abs(rise) * of_level
     return rise, (Error((of_one + abs(1 + rise) * of_start + level) / there),)
 
 
 def _fall(one: Metric, start: Metric) -> Measured | None:
-    """How many fewer of the last answers are right than at the training length; other questions, so two errors."""
+    """The decrease of the last answers' accuracy since the training length; two errors, as the questions differ."""
     here, there = finite(one.get("last_accuracy")), finite(start.get("last_accuracy"))
-    if here is None or there is None:  # also in records from before these were measured
+    if here is None or there is None:  # older records do not have these
         return None
     if one == start:
         return 0.0, ()
@@ -214,10 +214,10 @@ def _positions(lines: Sequence[Metric]) -> tuple[Bin, ...]:
 
 
 def _stretch(table: Mapping[int, Metric], start: Metric) -> Stretch | None:
-    """Where the last tokens of one model cross the limit, between two lengths on a straight line over log length."""
+    """Where the last tokens of one model cross the limit, interpolated linearly over log length."""
     train_length = int(start["length"])
     change, limit = (_rise, LOSS_RISE) if start["accuracy"] is None else (_fall, ACCURACY_FALL)
-    reached: tuple[int, float] | None = None  # the last length within the limit, and how far within
+    reached: tuple[int, float] | None = None  # the last length within the limit, and the margin left
     for length, one in table.items():
         if length < train_length:
             continue
@@ -242,7 +242,7 @@ def _curve(runs: Sequence[Run], kind: str) -> tuple[tuple[int, Estimate], ...]:
     for one in (one for run in runs for one in run.of_kind(kind)):
         if finite(one["loss"]) is not None:
             by_step[int(one["step"])].append(one["loss"])
-    # A step that not every seed has would make the mean jump.
+    # Without a step that some seeds lack, which would make the mean jump.
     return tuple(
         (step, Estimate(tuple(losses)))
         for step, losses in sorted(by_step.items())
@@ -265,7 +265,7 @@ def _spikes(runs: Iterable[Run]) -> tuple[int, int]:
 
 
 def _settling(runs: Sequence[Run]) -> Settling | None:
-    """How much the validation loss fell at the end of training, from the same step on for every seed."""
+    """The fall of the validation loss at the end of training, from the same step for every seed."""
     curve = _curve(runs, "validation")
     earlier = [point for point in curve if point[0] <= 0.8 * curve[-1][0]]
     if not earlier:

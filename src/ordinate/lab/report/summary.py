@@ -1,4 +1,4 @@
-"""The numbers of a comparison: what was measured of each arm at each length, over its seeds."""
+"""`Summary`: the numbers of a comparison, for each arm at each length, over its seeds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..tasks import Baseline
 from .estimate import Estimate, finite
 from .gather import Gathered
 
-#: The loss of the last tokens may rise by this share over that at the training length; then an encoding breaks.
-#: The mean over a long text would hide a sudden rise behind the easy beginning.
+#: An encoding breaks if the loss of the last tokens rises by more than this share over that at the training length.
+#: The mean over a long sequence would hide a sudden rise at its end.
 LOSS_RISE = 0.10
-#: On tasks that are right or wrong, the accuracy of the last tokens may fall this much.
+#: On tasks with right and wrong answers, it breaks if the accuracy of the last tokens falls by more than this.
 ACCURACY_FALL = 0.10
-#: On such tasks, a model has learned if it is right this often at the training length; guessing is right half the
-#: time at most.
+#: On such tasks, a model has learned if its accuracy at the training length reaches this; that of guessing is at
+#: most one half.
 LEARNED = 0.75
 #: A gradient norm this many times the median of those before it is a spike.
 SPIKE = 4.0
-#: Training was stopped early if its end took more than both of these off the loss, as a share and in nats.
+#: Training was stopped early if the loss fell by more than both of these at its end, as a share and in nats.
 STILL_LEARNING, STILL_LEARNING_NATS = 0.03, 0.01
 #: A model was trained past its best if its validation loss ends above its lowest by more than both of these.
 PAST_BEST, PAST_BEST_NATS = 0.005, 0.005
@@ -39,17 +39,17 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One length, over the seeds that were evaluated at it.
+    """The measures at one length, over the seeds that were evaluated at it.
 
     Attributes:
-        loss: Nats per token over all targets; `last_loss` over the last ones alone.
+        loss: Nats per token over all targets; `last_loss` over the last targets.
         stretches: The loss of every stretch of the text, by seed.
-        accuracy: The share of right answers, `last_accuracy` among the last tokens; where an answer counts only
-            as a whole, both are that.
-        rise: The loss of the last tokens over that of the last tokens at the run's own training length, less one.
-        fall: The same for right answers, in shares: how many fewer of the last are right.
-        gain: How much lower the loss is than that of the same targets with exactly the training length of
-            tokens in view, of targets that see more; negative where more context does harm.
+        accuracy: The share of right answers, `last_accuracy` among the last tokens; if only complete answers count,
+            both are the same.
+        rise: The relative increase of the last tokens' loss over that at the run's training length.
+        fall: The decrease of the last tokens' accuracy since the training length.
+        gain: For targets that see more than the training length: how much lower their loss is than with exactly the
+            training length of tokens visible; negative if more context does harm.
         positions: The loss along the sequence.
         variants: The share of right answers on further test sets.
         refused: Why there are no numbers.
@@ -70,16 +70,16 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float | None:
-        """e to the mean loss; None where no float holds it."""
+        """e to the mean loss; None if that overflows a float."""
         return math.exp(self.loss.mean) if self.loss is not None and self.loss.mean < 700 else None
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Up to how many times its training length one model holds, by `LOSS_RISE` or `ACCURACY_FALL`.
+    """The multiple of its training length up to which one model holds, by `LOSS_RISE` or `ACCURACY_FALL`.
 
     Attributes:
-        end: What ended it: the limit was ``"crossed"``; no longer length was ``"tested"``, so the factor is
+        end: Why it ends: the limit was ``"crossed"``; no longer length was ``"tested"``, so the factor is
             a lower bound; the next length was ``"refused"``; or the limit was crossed ``"at once"``.
     """
 
@@ -89,7 +89,7 @@ class Stretch:
     def __str__(self) -> str:
         if self.end == "at once":
             return "< 1×"
-        # Just past the training length the second digit matters: 1.04 is not 1.
+        # Near the training length the second decimal matters: 1.04 is not 1.
         places = 0 if self.factor >= 10 else 1 if self.factor >= 2 else 2
         number = f"{self.factor:.{places}f}"
         number = number.rstrip("0").rstrip(".") if places else number
@@ -103,7 +103,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Settling:
-    """How much the validation loss fell at the end of training.
+    """The fall of the validation loss at the end of training.
 
     Attributes:
         start, stop: From the last validation in the first four fifths of training to the end, in steps.
@@ -118,7 +118,7 @@ class Settling:
 
     @property
     def learning(self) -> bool:
-        """Whether training was stopped early. A loss near zero may halve without meaning, so both limits count."""
+        """Whether training was stopped early. Both limits count, because a loss near zero may halve by chance."""
         return self.share.mean > STILL_LEARNING and self.nats.mean > STILL_LEARNING_NATS
 
 
@@ -127,13 +127,13 @@ class Arm:
     """One encoding over its seeds, or one training-free extension of a trained encoding.
 
     Attributes:
-        extension: The scaling added to the trained model for evaluation alone, or None.
-        diverged: Seeds whose training or in-length loss is NaN or infinite; they are named and left out of every mean.
+        extension: The scaling added to the trained model only for evaluation, or None.
+        diverged: Seeds whose training or in-length loss is NaN or infinite; they are named and in no mean.
         unlearned: Seeds whose model has not learned at its training length: no better than the baseline or, on
-            tasks, not right often enough. An arm with such a seed has no stretch.
+            tasks, not accurate enough. An arm with such a seed has no stretch.
         training, validation: ``(step, loss)`` while training.
-        spikes: Over the seeds, gradient-norm spikes and logged steps.
-        settling: How much the validation loss fell at the end.
+        spikes: The numbers of gradient-norm spikes and of logged steps, over the seeds.
+        settling: The fall of the validation loss at the end.
     """
 
     spec: str
@@ -162,7 +162,7 @@ class Arm:
 
     @property
     def best_step(self) -> int | None:
-        """Where the validation loss was lowest, if training went on past it until it was clearly higher."""
+        """The step with the lowest validation loss, if the loss was clearly higher at the end of training."""
         if not self.validation:
             return None
         step, lowest = min(self.validation, key=lambda point: point[1].mean)
@@ -179,24 +179,24 @@ class Arm:
 
     @property
     def quality(self) -> Estimate | None:
-        """In-length accuracy where the task has right and wrong answers, else in-length loss."""
+        """In-length accuracy if the task has right and wrong answers, else in-length loss."""
         one = self.in_length
         return None if one is None else one.accuracy or one.loss
 
     @property
     def furthest(self) -> Evaluation | None:
-        """The longest evaluation that gave numbers."""
+        """The evaluation at the longest length that has numbers."""
         measured = [evaluation for evaluation in self.evaluations if evaluation.loss is not None]
         return measured[-1] if measured else None
 
     @property
     def refusal(self) -> Evaluation | None:
-        """The shortest length that was refused."""
+        """The evaluation at the shortest refused length."""
         return next((evaluation for evaluation in self.evaluations if evaluation.refused), None)
 
     @property
     def stretch(self) -> str:
-        """The stretch over the seeds: one factor, or the range of them."""
+        """The stretch over the seeds as text: one factor, or their range."""
         if self.diverged and not self.seeds:
             return "diverged"
         if not self.learned:
@@ -210,7 +210,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Summary:
-    """A sweep in numbers: its trained arms, their training-free extensions, and what was left out."""
+    """The numbers of a sweep: its trained arms, their training-free extensions, and the runs that were left out."""
 
     gathered: Gathered
     arms: tuple[Arm, ...]
@@ -256,5 +256,5 @@ class Summary:
 
     @property
     def by_accuracy(self) -> bool:
-        """Whether the task is one of right and wrong answers."""
+        """Whether the task has right and wrong answers."""
         return any(one.accuracy is not None for arm in self.arms for one in arm.evaluations)

@@ -1,4 +1,4 @@
-"""The report's columns: what each is called, what it means, and its cell for an arm."""
+"""The report's columns: the name of each, its meaning, and its cell for an arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACES = {"none": "none", "embed": "embedding", "rotate": "rotation", "bias": "
 
 @dataclass(frozen=True)
 class Cell:
-    """The text a reader sees, the value a program sorts by, and a note with details."""
+    """The text that a reader sees, the value to sort by, and a note with details."""
 
     text: str
     value: Any = None
@@ -43,7 +43,7 @@ class Column:
 
 
 def columns(summary: Summary) -> list[Column]:
-    """The columns for a comparison: those nothing was measured for are left out."""
+    """The columns of a comparison that have values."""
     variants = dict.fromkeys(
         name for arm in summary.arms for one in arm.evaluations for name in one.variants
     )
@@ -58,7 +58,7 @@ def columns(summary: Summary) -> list[Column]:
 
 
 def _by_length(summary: Summary) -> list[Column]:
-    """How an arm does at the training length and at the longest."""
+    """Columns with measures at the training length and at the longest length."""
     furthest = summary.lengths[-1]
     factor = formats.times(furthest / summary.train_length)
     last = summary.last_tokens
@@ -116,7 +116,7 @@ def _by_length(summary: Summary) -> list[Column]:
 
 
 def _by_arm(summary: Summary) -> list[Column]:
-    """What an arm is, what it costs, and how its training went."""
+    """Columns with an arm's name, its cost, and its training."""
     since = next((f"nats since step {arm.settling.start}" for arm in summary.arms if arm.settling), "")
     return [
         Column("type", "type", "", "Where the encoding acts, and whether it is learned.", _type),
@@ -156,7 +156,7 @@ def _by_arm(summary: Summary) -> list[Column]:
 
 
 def as_data(summary: Summary) -> list[dict[str, Any]]:
-    """Everything measured, for a program: one object an arm, every length in it."""
+    """All measures as data: one object per arm, with every length."""
     return [_arm_data(arm) for arm in summary.all_arms]
 
 
@@ -215,7 +215,7 @@ def _settling_data(settling: Settling) -> dict[str, Any]:
 
 
 def at_length(arm: Arm, length: int, cell: Callable[[Evaluation], Cell | None]) -> Cell:
-    """A cell of one length: what ``cell`` makes of its evaluation, if it is there and was not refused."""
+    """The result of ``cell`` for the evaluation at one length, if it exists and was not refused."""
     one = arm.at.get(length)
     if one is not None and one.refused:
         return Cell("refused", None, one.refused)
@@ -236,7 +236,7 @@ def last_tokens(one: Evaluation) -> Cell | None:
 
 
 def _rise(one: Evaluation) -> Cell | None:
-    # On tasks the loss in length may be next to nothing, and a multiple of that says nothing.
+    # On tasks the in-length loss may be close to 0, so a multiple of it is meaningless.
     if one.rise is None or one.loss is None or one.accuracy is not None:
         return None
     text = formats.percent(one.rise.mean)

@@ -8,7 +8,7 @@ from .. import formats
 from ..tasks import Baseline
 from .summary import SPIKE, Summary
 
-# The training loss at the end is the mean over so many logged steps: each is of another batch.
+# The final training loss is the mean over this many logged steps, because each step has another batch.
 _LAST_STEPS = 20
 
 
@@ -29,7 +29,7 @@ def training(summary: Summary) -> str:
 
 
 def _baseline(summary: Summary, baseline: Baseline) -> str:
-    """Whether every arm has learned more than a baseline."""
+    """Whether every arm is better than a baseline."""
     found = {arm.label: arm.in_length for arm in summary.arms if arm.in_length and arm.in_length.loss}
     behind = [label for label, one in found.items() if one.loss and one.loss.mean >= baseline.loss]
     named = f"the baseline, {baseline.name} ({baseline.loss:.3f} nats per token)"
@@ -52,7 +52,7 @@ def _baseline(summary: Summary, baseline: Baseline) -> str:
 
 
 def _settling(summary: Summary) -> str:
-    """Whether arms were stopped early, and from which steps that is known."""
+    """Whether arms were stopped early, and between which steps this was measured."""
     found = {arm.label: arm.settling for arm in summary.arms if arm.settling is not None}
     if not found:
         return (
@@ -75,7 +75,7 @@ def _settling(summary: Summary) -> str:
 
 
 def past_best(summary: Summary) -> str:
-    """Which arms were trained past their best, and how far the loss on their own text is below that on unseen text."""
+    """Which arms were trained past their best, and how far their training loss is below the loss on unseen text."""
     past = []
     for arm in summary.arms:
         if arm.best_step is not None:

@@ -1,4 +1,4 @@
-"""The verdict on each arm at a length: it holds, it breaks, or why that cannot be said."""
+"""The verdict on each arm at a length: it holds, it breaks, or why neither is known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 from .estimate import Estimate, decided
 from .summary import ACCURACY_FALL, LOSS_RISE, Arm
 
-#: ``"close"``: nearer to the limit than the error. ``"returned"``: past the limit at a shorter length, within it now.
-#: ``"unrecorded"``: the records have no loss of the last tokens alone. ``"unknown"``: not measured.
+#: ``"close"``: closer to the limit than the error. ``"returned"``: past the limit at a shorter length, now within it.
+#: ``"unrecorded"``: the records have no loss of the last tokens. ``"unknown"``: not measured.
 Verdict = Literal[
     "holds",
     "breaks",
@@ -24,9 +24,9 @@ Verdict = Literal[
 
 
 def verdicts(arms: Sequence[Arm], length: int) -> dict[str, Verdict]:
-    """Whether each arm's last tokens are within the limit at a length, beyond what noise explains.
+    """Whether each arm's last tokens are within the limit at a length, by a significance test.
 
-    Claims of all arms are made together, so that one or more is false in at most 5 % of comparisons.
+    All arms are tested together, so that at most 5 % of comparisons make one or more false claims.
     """
     found = {arm.label: _without_numbers(arm, length) for arm in arms}
     measured = {
@@ -56,7 +56,7 @@ def verdicts(arms: Sequence[Arm], length: int) -> dict[str, Verdict]:
 
 
 def overrun(arm: Arm, length: int) -> Estimate | None:
-    """How far the last tokens are past the limit at a length; below 0 within it."""
+    """How far the last tokens are past the limit at a length; negative within the limit."""
     one = arm.at[length]
     if one.fall is not None:
         return one.fall.over(ACCURACY_FALL)

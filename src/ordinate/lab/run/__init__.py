@@ -1,1 +1,1 @@
-"""What trains models and writes records. Nothing here reads a report."""
+"""Trains models and writes records. Nothing here reads a report."""

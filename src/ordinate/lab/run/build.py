@@ -19,10 +19,10 @@ from .model import Transformer
 
 
 def make_task(config: RunConfig) -> Task:
-    """The task of a run; a text must still be the one its config was made for.
+    """The task of a run; its text must match the config's fingerprint.
 
     Raises:
-        ValueError: The text has changed since.
+        ValueError: The text has changed since the config was made.
     """
     if config.task != "language":
         return TASKS[config.task]()
@@ -38,9 +38,9 @@ def make_task(config: RunConfig) -> Task:
 
 
 def make_model(config: RunConfig) -> Transformer:
-    """An untrained model. Of one seed, all encodings start from the same weights."""
+    """An untrained model. With one seed, models of all encodings start from the same weights."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of("encoding", config.seed))  # a learned encoding's own beginning
+        torch.manual_seed(seed_of("encoding", config.seed))  # for a learned encoding's own parameters
         encoding = make_encoding(config.spec, config)
         torch.manual_seed(seed_of("weights", config.seed))
         return Transformer(
@@ -52,14 +52,14 @@ def make_model(config: RunConfig) -> Transformer:
 
 
 def make_encoding(spec: str, config: RunConfig) -> PositionEncoding:
-    """The encoding of a spec with the sizes of a run; its positions end where training ends."""
+    """The encoding of a spec with the sizes of a run; its positions end at the training length."""
     return create(
         spec, d_model=config.d_model, num_heads=config.num_heads, max_positions=config.train_length
     )
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW; matrices decay, gains and the encoding's own parameters do not."""
+    """AdamW, with weight decay for matrices, but not for gains and the encoding's own parameters."""
     groups: dict[str, list[nn.Parameter]] = {"matrices": [], "gains": [], "encoding": []}
     for name, parameter in model.named_parameters():
         kind = (
@@ -80,7 +80,7 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
 
 
 def learning_rate(config: RunConfig, step: int) -> float:
-    """A straight line up to the full rate, then a cosine down to a tenth of it."""
+    """A linear warm-up to the full rate, then a cosine down to a tenth of it."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     done = (step - config.warmup) / max(1, config.steps - config.warmup)

@@ -1,4 +1,4 @@
-"""The state of a run in progress, in one safetensors file that is written whole or not at all."""
+"""The state of a run in progress, in one safetensors file that is written atomically."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass
 class State:
-    """How far a run is. Batches follow from the step, so no state of a random generator is stored.
+    """The state of a run. Batches depend on the step only, so no state of a random generator is stored.
 
     Attributes:
-        config: Of the run.
+        config: The run's config.
         prefix: The lines of the metrics up to this step.
     """
 
@@ -36,7 +36,7 @@ class State:
 
 
 def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and the optimizer's moments, by the parameters' names."""
+    """Weights and the optimizer's moments, keyed by the parameters' names."""
     tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach()
@@ -53,7 +53,7 @@ def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) ->
             if f"{_MOMENTS[0]}.{name}" in state.tensors:
                 held = optimizer.state[parameter]
                 held["step"] = torch.tensor(float(state.step))
-                if parameter.is_cuda:  # there the fused optimizer counts steps on the device
+                if parameter.is_cuda:  # the fused optimizer counts steps on the device
                     held["step"] = held["step"].to(parameter.device)
                 for moment in _MOMENTS:
                     held[moment] = state.tensors[f"{moment}.{name}"].to(parameter.device).clone()
@@ -68,7 +68,7 @@ def save(state: State, path: Path) -> None:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
-    """Tensors and metadata, with the SHA-256 of both."""
+    """Save tensors and metadata, with the SHA-256 of both."""
     from safetensors.torch import save as to_bytes
 
     tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
@@ -80,11 +80,11 @@ def load(path: Path) -> State:
     """The state in a file.
 
     Raises:
-        ValueError: The file is not a whole checkpoint.
+        ValueError: The file is not a complete checkpoint.
     """
     from safetensors import SafetensorError, safe_open
 
-    open_regular(path).close()  # safetensors would wait for a pipe
+    open_regular(path).close()  # refuses a pipe, for which safetensors would wait
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -104,7 +104,7 @@ def load(path: Path) -> State:
 
 
 def step_of(directory: Path) -> int:
-    """The step of an unfinished run's checkpoint; 0 without one that can be read."""
+    """The step of an unfinished run's checkpoint; 0 without a readable checkpoint."""
     from safetensors import SafetensorError, safe_open
 
     path = directory / "checkpoint.safetensors"
@@ -117,7 +117,7 @@ def step_of(directory: Path) -> int:
 
 
 def how_it_resumes(directory: Path) -> str:
-    """From which step an unfinished run will go on, in words."""
+    """The step from which an unfinished run will continue, in words."""
     step = step_of(directory)
     return (
         f"goes on from the checkpoint at step {step}"

@@ -1,8 +1,8 @@
-"""Many runs on many machines: one Ray task a run, each under its own lock, lost ones sent again.
+"""Runs on many machines: one Ray task per run, each with a lock; lost runs are sent again.
 
-Storage is shared: ``out`` must be the same folder on every machine, as it is on one machine or with a network file
-system. A checkpoint has to outlive the machine that wrote it, and in a shared folder the worker that continues a lost
-run finds its last checkpoint without any copying. Each worker checks that it sees the folder before it does anything.
+Storage is shared: ``out`` must be the same folder on every machine, as on one machine or with a network file
+system. A checkpoint must outlive the machine that wrote it, and in a shared folder the worker that continues a lost
+run finds its last checkpoint without copying. Each worker first checks that it sees the folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .sweep import begin
 from .train import no_observers, train_and_evaluate
 from .workers import Observers
 
-#: How often a run is sent again after its worker was lost; one that ends its worker every time is at fault.
+#: How often a run is sent again after its worker was lost; after more losses the run itself is the likely cause.
 RETRIES = 5
 
 # Seconds between two readings of the records of runs in progress.
@@ -46,16 +46,16 @@ _POLL_SECONDS = 1.0
 # Seconds in which runs that are stopped must save their checkpoints.
 _STOPPING_SECONDS = 30.0
 
-# Runs that a line of progress names.
+# The most runs that a line of progress names.
 _RUNS_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run as it travels to a worker.
+    """One run, as sent to a worker.
 
     Attributes:
-        sweep_sha256: Of ``sweep.json``, by which a worker checks that it sees the same folder.
+        sweep_sha256: Of ``sweep.json``; with it a worker checks that it sees the same folder.
         entries: Encodings that the worker may have to register.
     """
 
@@ -81,17 +81,17 @@ def run_on_cluster(
 ) -> dict[str, int]:
     """Do every run of a comparison that is not over on a Ray cluster.
 
-    A run whose worker is lost is sent again and goes on from its last checkpoint. A run that stops with an error of
-    its own does not stop the others; the first such error is raised when all are done. Ray's own messages go to
+    A run whose worker is lost is sent again and continues from its last checkpoint. A run that fails with an error
+    does not stop the others; the first such error is raised when all are done. Ray's own messages go to
     ``out/failures.log``, except those that it prints from C++ when it ends this process.
 
     Args:
         out: The comparison's folder, on storage that all machines share.
-        address: Of a running cluster; ``"auto"`` for the one this machine belongs to, or else one on this
-            machine alone.
+        address: Of a running cluster; ``"auto"`` for this machine's cluster, or else a new one on this machine
+            only.
 
     Returns:
-        How often each run was sent to a worker: 0 for those that were finished before.
+        How often each run was sent to a worker: 0 for runs that were finished before.
 
     Raises:
         ClusterError: There is no cluster, it has no GPU where one is needed, a worker does not see
@@ -115,7 +115,7 @@ def run_on_cluster(
         _connect(ray, address, progress)
     try:
         dispatch = _Dispatch(ray, sweep.configs()[0], out, sent, progress, observers)
-        begin(sweep, out, progress)  # not before: without a cluster, no folder is made
+        begin(sweep, out, progress)  # after connecting: without a cluster, make no folder
         progress.say(f"whatever is lost, the head of the cluster too: {_resume_command(out)}")
         shared = sha256_of(out / "sweep.json"), ordinate.__version__, registered_entries(sweep.arms)
         with _ray_logs_in_file(out):
@@ -132,7 +132,7 @@ def _resume_command(out: Path) -> str:
 
 @contextmanager
 def _ray_logs_in_file(out: Path) -> Iterator[None]:
-    """Within the block, Ray's log of this process goes to a file; the user reads the sentences of this module."""
+    """Within the block, Ray's log of this process goes to a file; the terminal shows this module's sentences."""
     logger, handler = logging.getLogger("ray"), logging.FileHandler(out / FILE, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     before, logger.handlers = logger.handlers, [handler]
@@ -144,7 +144,7 @@ def _ray_logs_in_file(out: Path) -> Iterator[None]:
 
 
 class _Dispatch:
-    """The driver's side: which worker does which run, and how each run ended."""
+    """The driver: sends runs to workers and handles how each run ended."""
 
     def __init__(
         self, ray: Any, config: RunConfig, out: Path, sent: dict[str, int], progress: Progress, observers: Observers,
@@ -165,7 +165,7 @@ class _Dispatch:
                 error=ClusterError,
                 advice=", and it has no GPU",
             )
-        # Ray would wait for ever for a machine that is large enough.
+        # Ray would wait forever for a machine that is large enough.
         most = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
         if config.threads > most:
             raise refused(
@@ -175,7 +175,7 @@ class _Dispatch:
                 error=ClusterError,
                 most=f"{most:g}",
             )
-        # Without Ray's own retries: a lost run is sent again here, where it is counted and reported.
+        # Without Ray's retries: this class sends a lost run again, to count and report it.
         self.task = ray.remote(_work).options(num_cpus=config.threads, num_gpus=gpus, max_retries=0)
         self.running: dict[Any, Job] = {}
         self.failures = Failures(out, progress)
@@ -206,17 +206,17 @@ class _Dispatch:
         self.failures.raise_first()
 
     def _stop(self) -> None:
-        """An error or Ctrl-C has ended the loop: runs save checkpoints, and are killed if that takes too long."""
+        """After an error or Ctrl-C: runs save checkpoints, and are killed if that takes too long."""
         try:
             for reference in self.running:
                 self.ray.cancel(reference)
             self.ray.wait(list(self.running), num_returns=len(self.running), timeout=_STOPPING_SECONDS)
-        finally:  # after a second Ctrl-C, too
+        finally:  # also after a second Ctrl-C
             for reference in self.running:
                 self.ray.cancel(reference, force=True)
 
     def _check_head(self, begun: Sequence[Job]) -> None:
-        """Ray ends this process about a minute after the head is lost, so the way to continue is printed before."""
+        """Print how to continue if the head is lost: Ray ends this process about a minute later."""
         change = self.head.change()
         if change == "lost":
             steps = _first([f"{job.name} at step {checkpoint.step_of(job.directory)}" for job in begun])
@@ -239,7 +239,7 @@ class _Dispatch:
             for sentence in self.ray.get(reference):
                 self.progress.say(sentence)
             self.progress.run_done()
-        except RayTaskError as error:  # an error of the run itself, which running it again would repeat
+        except RayTaskError as error:  # an error of the run itself, which would occur again
             cause = error.cause if isinstance(error.cause, Exception) else error
             self.failures.failed(job.name, cause, str(error))
         except RayError as error:  # its worker, or its machine, is lost
@@ -258,24 +258,24 @@ class _Dispatch:
 
 
 def _first(names: Iterable[str]) -> list[str]:
-    """As many names as a line has room for, and the number of the others."""
+    """As many names as fit in a line, and the number of the others."""
     shown = list(names)
     more = len(shown) - _RUNS_SHOWN
     return shown[:_RUNS_SHOWN] + ([f"{more} more"] if more > 0 else [])
 
 
 class _Head:
-    """Whether the head of the cluster answers, if this machine ever had an answer from it."""
+    """Whether the head of the cluster answers; only known if this machine can reach it at all."""
 
     def __init__(self, ray: Any) -> None:
         try:
             self.address = str(ray.get_runtime_context().gcs_address)
-        except Exception:  # a client (ray://) does not know the address
+        except Exception:  # a client (ray://) has no address of the head
             self.address = ""
         self.watched = self.answers = bool(self.address) and _answers(self.address, 5)
 
     def change(self) -> str:
-        """``"lost"`` or ``"back"`` if that happened since the last call."""
+        """``"lost"`` or ``"back"`` if the head was lost or came back since the last call, otherwise empty."""
         before, self.answers = self.answers, self.watched and _answers(self.address, 2)
         return "lost" if before and not self.answers else "back" if self.answers and not before else ""
 
@@ -290,7 +290,7 @@ def _answers(address: str, seconds: float) -> bool:
 
 
 def _work(job: Job, observers: Observers) -> list[str]:
-    """The worker's side: one run, unless another process has done it by now; returns its sentences."""
+    """The worker: does one run, unless another process has finished it; returns its sentences."""
     if ordinate.__version__ != job.version:
         rule = "must have ordinate {version}, got one with {found}"
         facts = {"version": job.version, "found": ordinate.__version__}
@@ -316,8 +316,8 @@ class _Collected(Progress):
 
 
 def _import_ray() -> Any:
-    # Ray prints all messages of its daemons to stdout (for a lost machine, a page of their state). This setting, read
-    # when Ray is imported, stops that; their logs are still in Ray's own folder.
+    # Ray prints all messages of its daemons to stdout (for a lost machine, a page of state). Ray reads this setting at
+    # import and then prints none; the logs are still in Ray's own folder.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
     try:
         import ray
@@ -330,7 +330,7 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str, progress: Progress) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no usage statistics
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address == "auto":
         try:
@@ -339,7 +339,7 @@ def _connect(ray: Any, address: str, progress: Progress) -> None:
             ray.init(include_dashboard=False, **quiet)
             progress.say("no Ray cluster is running, so this machine is one of its own")
     else:
-        if not _answers(address, 5):  # Ray itself would try for minutes
+        if not _answers(address, 5):  # Ray itself would retry for minutes
             raise refused(
                 "cluster",
                 "must be 'auto' or the address of a running Ray cluster",
@@ -357,7 +357,7 @@ def _connect(ray: Any, address: str, progress: Progress) -> None:
 
 
 def _state(job: Job) -> str:
-    """How far a run is, by the last line of its records; empty if it has not begun."""
+    """The progress of a run, from the last line of its records; empty if it has not started."""
     try:
         with (job.directory / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 8192))

@@ -21,8 +21,8 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
     """Operations and bytes that an encoding adds to the forward pass of one token.
 
     Counted over all layers, at the training length, with a causal mask, in float32. Operations: one
-    addition per channel that `embed` adds to; two products and a sum per channel that `rotate` turns; per
-    score seen (half of them are), a sum for a table's entry, a product and a sum for a line; for a
+    addition per channel that `embed` adds to; two products and a sum per channel that `rotate` rotates; per
+    visible score (half of all scores), a sum for a table's entry, a product and a sum for a linear bias; for a
     bias that reads content, first its product with the table. Bytes: codes, cos and sin per token, and
     the tensors of a bias once per sequence and layer.
 
@@ -53,13 +53,13 @@ def added_cost(encoding: PositionEncoding, config: RunConfig) -> tuple[float, fl
 
 
 def _rotated_channels(encoding: PositionEncoding, head_dim: int, heads: int) -> int:
-    """How many channels of a head are rotated: those that depend on another one, by however small an angle.
+    """How many channels of a head are rotated: those that depend on another channel, even for tiny angles.
 
-    NaN in one channel makes NaN of each channel that depends on it.
+    A NaN in one channel gives NaN in each channel that depends on it.
     """
     marked = torch.zeros(
         head_dim, heads, 2, head_dim
-    )  # in each row of the batch, NaN in another channel
+    )  # each row of the batch has NaN in a different channel
     marked.diagonal(dim1=0, dim2=3).fill_(math.nan)
     reached = encoding.rotate(marked, marked)[0][:, 0, -1].isnan()
     return int(reached.fill_diagonal_(False).any(0).sum())
@@ -85,7 +85,7 @@ def training_memory(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
 
 
 def least_training_memory(config: RunConfig) -> int:
-    """Bytes that training needs at least, known before the model is made.
+    """A lower bound of the bytes for training, computed before the model is made.
 
     For every layer its twelve matrices of ``d_model × d_model``, each with its gradient and two moments, and
     for every token and layer twelve vectors of ``d_model`` that the matrices are multiplied with.

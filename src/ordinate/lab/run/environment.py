@@ -15,7 +15,7 @@ import ordinate
 
 
 def describe(device: str, processes: int = 1) -> dict[str, Any]:
-    """Versions, hardware, how many processes share a run and, in a checkout, the commit."""
+    """Versions, hardware, the number of processes that share a run and, in a checkout, the commit."""
     versions = {"ordinate": ordinate.__version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "numba", "triton", "safetensors"):
         try:
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit that last changed this package, and whether it was changed since; None where it was installed."""
+    """The commit that last changed this package, and whether it was changed since; None if it is installed."""
     try:
         commit = _git("log", "-1", "--format=%H")
         changed = _git("status", "--porcelain")

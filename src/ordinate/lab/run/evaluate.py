@@ -1,7 +1,7 @@
-"""A trained model at many lengths: its loss in all, at the end, by position, and compared with a control.
+"""Evaluates a trained model at many lengths: total loss, loss at the end and by position, and against a control.
 
-Text is uneven: stretches differ in difficulty by more than most encodings differ. So positions are compared on the same
-targets, by a control, `windowed_losses`: one target in so many, predicted from exactly the last training length of
+Stretches of text differ in difficulty by more than most encodings differ. So positions are compared on the same
+targets, by a control, `windowed_losses`: every n-th target, predicted from exactly the last training length of
 tokens, at the positions of training. The loss of a target minus its control is the effect of the position, without the
 difficulty of the target.
 """
@@ -22,7 +22,7 @@ from ..config import RunConfig
 from ..tasks import IGNORED, Batch, Language, Problem, Task
 from .model import Transformer, token_losses
 
-# Tokens of one forward pass: many enough to use the machine, few enough to fit in its memory.
+# Tokens of one forward pass: enough to use the machine, few enough to fit in its memory.
 _TOKENS_A_PASS = {"cpu": 4096, "cuda": 131072, "mps": 4096}
 
 
@@ -36,7 +36,7 @@ def evaluate(
     """Every measure of a model at one length, as `ordinate.lab.records` describes it.
 
     Args:
-        control: What `windowed_losses` gave, of this model as it was trained.
+        control: The result of `windowed_losses` for this model as trained.
     """
     refused = refusal(model.encoding, config, length)
     if refused is not None:
@@ -47,9 +47,9 @@ def evaluate(
     at = torch.arange(length).expand_as(asked)
     scored, score_error = _accuracy(task, right, asked)
     ends = asked & (at >= length - config.last_tokens)
-    # An answer that counts only as a whole is one of the last tokens, wherever it begins.
+    # If only complete answers count, all of an answer counts as last tokens, wherever it starts.
     last = _accuracy(task, right, asked if task.measure == "exact match" else ends)
-    if isinstance(task, Language):  # rows become stretches, which are the same at every length
+    if isinstance(task, Language):  # use stretches as rows, which are the same at every length
         stretches = len(task.stretches(config))
         losses, at = (part[asked].view(stretches, -1) for part in (losses, at))
         asked = torch.ones_like(losses, dtype=torch.bool)
@@ -90,13 +90,13 @@ def windowed_losses(
     config: RunConfig,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float[Tensor, "stretches targets"] | None:
-    """The control: the loss of one target in so many, predicted from exactly the last training length of tokens.
+    """The control: the loss of every n-th target, predicted from exactly the last training length of tokens.
 
-    A model that uses more context has a lower loss where it sees more. None for problems, whose answers need the whole
+    A model that uses more context has a lower loss if it sees more. None for problems, whose answers need the complete
     question.
 
     Args:
-        report: Called with the number of targets that are done, 0 first, and their total number.
+        report: Called with the number of finished targets, 0 first, and their total number.
     """
     if not isinstance(task, Language):
         return None
@@ -121,7 +121,7 @@ def validation_loss(model: nn.Module, task: Task, config: RunConfig) -> float:
 
 
 def refusal(encoding: PositionEncoding, config: RunConfig, length: int) -> str | None:
-    """The sentence by which an encoding refuses a length; None if it does not."""
+    """The error with which an encoding refuses a length; None if it does not."""
     device = torch.device(config.device)
     x = torch.zeros(1, length, config.d_model, device=device)
     q = x.view(1, length, config.num_heads, -1).transpose(1, 2)
@@ -135,7 +135,7 @@ def refusal(encoding: PositionEncoding, config: RunConfig, length: int) -> str |
 
 
 def _losses(model: nn.Module, batch: Batch, config: RunConfig) -> tuple[Tensor, Tensor]:
-    """The loss of every target, and whether it was the likeliest token; on the CPU, in float64."""
+    """The loss of every target, and whether the target was the likeliest token; on the CPU, in float64."""
     rows = max(1, _TOKENS_A_PASS[config.device] // batch.tokens.shape[1])
     losses, right = [], []
     with torch.no_grad(), _autocast(config):
@@ -152,7 +152,7 @@ def _autocast(config: RunConfig) -> torch.autocast:
 
 
 def _bins(length: int, train_length: int) -> list[tuple[int, int]]:
-    """Eighths of the training length, then quarters of an octave: as many as a logarithmic axis can show."""
+    """Bins of positions: eighths of the training length, then quarters of an octave, for a logarithmic axis."""
     edges = {train_length * eighth // 8 for eighth in range(9)}
     octaves = math.log2(max(length / train_length, 1))
     edges |= {round(train_length * 2 ** (quarter / 4)) for quarter in range(math.ceil(4 * octaves))}
@@ -161,13 +161,13 @@ def _bins(length: int, train_length: int) -> list[tuple[int, int]]:
 
 
 def _accuracy(task: Task, right: Tensor, asked: Tensor) -> tuple[float | None, float | None]:
-    """The share of right answers, whole ones or single tokens, and its standard error."""
+    """The share of right answers, complete answers or single tokens, and its standard error."""
     if task.measure is None:
         return None, None
     if task.measure == "exact match":
         right, asked = (right | ~asked).all(1, keepdim=True), torch.ones(len(asked), 1, dtype=torch.bool)
     share, error = _mean(right.double(), asked)
-    # If all are right, or all wrong: by the rule of three, up to 3 in so many may be otherwise (two errors).
+    # If all are right, or all wrong, the rule of three bounds the share of others by 3 / rows, which is two errors.
     rows = asked.any(1).sum().item()
     return share, None if error is None else max(error, 1.5 / rows)
 
@@ -196,13 +196,13 @@ def _mean(
     mean = sums.sum() / total
     if len(counts) < 2:
         return mean.item(), None
-    # The error of a ratio of two sums, since rows may hold different numbers of values.
+    # The error of a ratio of two sums, because rows may have different numbers of values.
     scatter = (sums - mean * counts).square().sum() * len(counts) / (len(counts) - 1)
     return mean.item(), (scatter.sqrt() / total).item()
 
 
 def _no_measures() -> dict[str, Any]:
-    """Every measure, with nothing measured."""
+    """Every measure, with no value."""
     names = (
         "loss", "loss_error", "last_loss", "last_error", "windowed_loss", "gain", "gain_error",
         "accuracy", "accuracy_error", "last_accuracy", "last_accuracy_error", "refused",

@@ -21,14 +21,14 @@ class ClusterError(RuntimeError):
 
 
 class Failures:
-    """Failed runs of one comparison. They do not stop the others; the first is raised when all are done."""
+    """Failed runs of one comparison. They do not stop the others; the first error is raised when all are done."""
 
     def __init__(self, out: Path, progress: Progress) -> None:
         self.out, self.progress = out, progress
         self._errors: list[Exception] = []
 
     def failed(self, name: str, error: Exception, details: str) -> None:
-        """A run stopped with an error of its own, which running it again would repeat."""
+        """Record a run that failed with an error of its own, which would occur again."""
         sentence = f"{name} failed: {one_line(error, OSError, MemoryError)}"
         sentence += log_failure(self.out, f"{name} failed", details)
         self.add(as_raised(error, sentence), sentence)
@@ -43,7 +43,7 @@ class Failures:
 
 
 def as_raised(error: Exception, sentence: str) -> Exception:
-    """The error to raise for a failed run: its own where that says enough, else one with the sentence."""
+    """The error to raise for a failed run: its own if that is clear, else one with the sentence."""
     says_enough = isinstance(error, (MemoryError, DiskFull, ClusterError))
     if says_enough or (isinstance(error, OSError) and error.filename):
         return error
@@ -51,11 +51,11 @@ def as_raised(error: Exception, sentence: str) -> Exception:
 
 
 def log_failure(out: Path, what: str, details: str) -> str:
-    """Append to ``out/failures.log``; returns words that name the file, none where it cannot be written."""
+    """Append to ``out/failures.log``; returns words that name the file, empty if it cannot be written."""
     path = out / FILE
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n{details.rstrip()}\n\n")
-    except OSError:  # a full disk, say, which may be why the run failed
+    except OSError:  # such as a full disk, which may be why the run failed
         return ""
     return f" (details in {path})"

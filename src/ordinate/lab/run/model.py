@@ -1,7 +1,7 @@
-"""A small GPT, short enough to print, which knows positions only by a `PositionEncoding`.
+"""A small GPT, short enough to print, that gets positions only from a `PositionEncoding`.
 
 Pre-norm blocks of causal attention and a two-layer perceptron, after GPT-2 (and its short forms), with
-RMS norms and no dropout. Nothing here depends on which encoding it is given: `embed` is called once on
+RMS norms and no dropout. Nothing here depends on the encoding: `embed` is called once on
 the embeddings, and `ordinate.attention` calls `rotate` and `bias` in every layer.
 """
 
@@ -19,10 +19,10 @@ VOCABULARY = 256
 
 
 class Transformer(nn.Module):
-    """Bytes in, logits of the next byte out.
+    """Computes logits of the next byte from bytes.
 
     Args:
-        encoding: One instance serves all layers.
+        encoding: One instance, shared by all layers.
 
     Example:
         >>> model = Transformer(ordinate.RoPE(16), d_model=32, num_layers=2, num_heads=2)
@@ -42,15 +42,15 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize every weight but the encoding's, which initializes its own."""
+        """Initialize every weight except the encoding's, which initializes itself."""
         nn.init.normal_(self.head.weight, std=self.head.in_features**-0.5)
-        # Embeddings of variance 1, as the first Transformer has them: its sinusoids are of that size.
+        # Embeddings of variance 1, as in the original Transformer, because sinusoids have that size.
         nn.init.normal_(self.tokens.weight, std=1.0)
         for name, weight in self.blocks.named_parameters():
             if name.endswith(("qkv.weight", "up.weight")):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
             elif name.endswith(("out.weight", "down.weight")):
-                nn.init.zeros_(weight)  # at first, a block adds zero
+                nn.init.zeros_(weight)  # at initialization, a block adds zero
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocabulary"]:
         x = self.encoding.embed(self.tokens(tokens))
@@ -60,7 +60,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron, each added to what it read."""
+    """Attention, then a perceptron, each with a residual connection."""
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()

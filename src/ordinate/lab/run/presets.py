@@ -1,4 +1,4 @@
-"""Presets of comparisons: three sizes, each for a kind of machine."""
+"""Presets of comparisons in three sizes, each for a kind of machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SCALINGS = ("linear:factor=8", "ntk:factor=8", "yarn:factor=8", "dynamic:factor
 
 @dataclass(frozen=True)
 class Preset:
-    """Arms at a training length, number of seeds, and what differs from `RunConfig`'s defaults.
+    """Arms for a training length, the number of seeds, and settings that differ from `RunConfig`'s defaults.
 
     Attributes:
-        steps: By task, for tasks that need more steps than others.
+        steps: Task → steps, for tasks that need more steps than others.
     """
 
     about: str
@@ -26,20 +26,20 @@ class Preset:
     steps: dict[str, int] = field(default_factory=dict)
 
     def config(self, **changes: Any) -> RunConfig:
-        """The config of this preset's runs, but for the encoding."""
+        """The config of this preset's runs, except the encoding."""
         task = changes.get("task")
         of_task = {"steps": self.steps[task]} if task in self.steps else {}
         return RunConfig("none", **{**self.settings, **of_task, **changes})
 
 
 def _t5(distance: int) -> str:
-    """T5's bias with its last row at a distance; short distances have no room for its 32 rows."""
+    """T5's bias whose last row is at ``distance``; a short distance has fewer than 32 rows."""
     few = f",num_buckets={distance - distance % 2}" if distance <= 16 else ""
     return f"t5:max_distance={distance}{few}"
 
 
 #: Tables of a relative bias have no row for distances beyond the training length: such a row would not be trained.
-#: Where distances share a row, the last row must have one of those.
+#: If distances share a row, the last row must include a trained distance.
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
         "minutes on two cores",

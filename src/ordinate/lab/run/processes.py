@@ -1,4 +1,4 @@
-"""This process among those that train one model together, as torchrun starts them; by default it is the only one."""
+"""`Processes`: the processes that train one model together, as started by torchrun; by default only this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far runs are, on stderr: bars on a terminal, plain lines elsewhere."""
+"""The progress of runs on stderr: bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 class Progress:
-    """Receives how far a run is. This class prints nothing; subclasses override what they show."""
+    """Receives the progress of a run. This class prints nothing; subclasses override what they show."""
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
         """A phase of a run starts, ``done`` of its ``total`` parts already done."""
@@ -24,11 +24,11 @@ class Progress:
         """A run of the comparison is over."""
 
     def for_one_run(self) -> Progress:
-        """For runs in parallel, each of which needs its own; all of them print to the same place."""
+        """A progress for one of several parallel runs; all of them print to the same place."""
         return copy.copy(self)
 
     def say(self, sentence: str) -> None:
-        """Something the user should know."""
+        """Print a sentence for the user."""
 
     def __enter__(self) -> Progress:
         return self
@@ -38,7 +38,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """A line when a phase starts, every so many seconds, and at its end."""
+    """Prints a line when a phase starts, at regular intervals, and at its end."""
 
     def __init__(self, stream: TextIO | None = None, every: float = 15.0) -> None:
         self.stream, self.every = stream or sys.stderr, every
@@ -59,7 +59,7 @@ class PlainProgress(Progress):
         if now - self._said >= self.every and done < self._total:
             self._said = now
             parts = [f"{self._label} {done}/{self._total}", note]
-            if done > self._before:  # nothing is known of the time left before the first part is done
+            if done > self._before:  # the remaining time is unknown before the first part is done
                 left = (now - self._started) * (self._total - done) / (done - self._before)
                 parts.append(f"{_clock(left)} left")
             self.say(", ".join(filter(None, parts)))

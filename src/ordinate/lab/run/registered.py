@@ -1,7 +1,7 @@
-"""Encodings that the running program registered, for the other processes that train with them.
+"""Sends encodings that this program registered to the other processes that train with them.
 
-A new process has the entries of ordinate and of installed packages (entry points) in its catalog, and no others. So
-each run takes along the entries of its comparison, and the process that does it registers those it lacks.
+The catalog of a new process has only the entries of ordinate and of installed packages (entry points). So
+each run carries the entries of its comparison, and its process registers those that are absent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...entry import Entry
 
 
 def registered_entries(specs: Iterable[str]) -> tuple[Entry, ...]:
-    """The entries in some specs whose classes are not ordinate's, with as much of each as `create` needs."""
+    """The entries of specs whose classes are not ordinate's, reduced to what `create` needs."""
     found = {entry.name: entry for spec in specs for entry, _ in parse(spec)}
     return tuple(
         Entry(
@@ -26,7 +26,7 @@ def registered_entries(specs: Iterable[str]) -> tuple[Entry, ...]:
 
 
 def not_importable(entries: Iterable[Entry]) -> list[str]:
-    """The names of entries whose classes other processes cannot import: of a script, a notebook or a function."""
+    """The names of entries whose classes other processes cannot import: from a script, a notebook or a function."""
     return [
         entry.name
         for entry in entries

@@ -1,4 +1,4 @@
-"""A run belongs to one process at a time, on whichever machine: a lock on a file next to its records."""
+"""A lock on a file next to a run's records: only one process on any machine does the run at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def lock_file(directory: Path) -> Path:
 
 
 def last_host(directory: Path) -> str:
-    """The machine whose process has a run, or had it and was lost; empty where that is not known."""
+    """The machine whose process holds, or last held, the lock of a run; empty if unknown."""
     return lock_holder(lock_file(directory))
 
 
 def lock_run(directory: Path, poll: float = 0.2) -> AbstractContextManager[None]:
-    """Hold the only lock of a run, after waiting for the process that has it."""
+    """Hold the lock of a run, after waiting for the process that holds it."""
     return lock(lock_file(directory), poll=poll)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, noted during a training step and acted on between two steps."""
+"""Records SIGINT and SIGTERM during a training step, so that the run stops between two steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Within the block SIGINT (Ctrl-C) and SIGTERM are noted, and KeyboardInterrupt is raised at its end.
+    """Within the block SIGINT (Ctrl-C) and SIGTERM are recorded; KeyboardInterrupt is raised at its end.
 
-    Yields a function that returns whether there was a signal, so that the block can save its work and leave early. A
-    second Ctrl-C is raised at once. Only the main thread receives signals; in other threads none is noted.
+    Yields a function that returns whether there was a signal, so that the block can save its work and end early. A
+    second Ctrl-C is raised at once. Only the main thread receives signals; in other threads none is recorded.
     """
     noted: list[int] = []
 
@@ -30,7 +30,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
             if handler not in (
                 signal.SIG_IGN,
                 None,
-            ):  # ignored before, or one that Python cannot restore
+            ):  # it was ignored, or Python cannot restore its handler
                 before[number] = signal.signal(number, note)
     try:
         yield lambda: bool(noted)

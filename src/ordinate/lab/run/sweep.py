@@ -41,7 +41,7 @@ from .registered import not_importable, registered_entries
 from .train import no_observers, train_and_evaluate
 from .workers import PROCESS_BYTES, Observers, run_side_by_side, usable_cores
 
-# The lines of a million steps fit into a ``metrics.jsonl``; other numbers fit into any record.
+# Limits of settings: the lines of a million steps fit in a ``metrics.jsonl``.
 _MOST = {"steps": 1_000_000, "threads": 1024}
 
 
@@ -54,18 +54,18 @@ def plan(
     elsewhere: bool = False,
     **changes: Any,
 ) -> Sweep:
-    """A comparison from a preset, other encodings and changed settings, all of it checked.
+    """A checked comparison from a preset, optionally with other encodings and settings.
 
     Args:
         preset: A name of `PRESETS`.
         arms: Encodings, as in `ordinate.create`; default the preset's.
-        seeds: How many; default the preset's.
-        elsewhere: The runs are for other machines; this one need not have the device.
-        changes: Fields of `RunConfig`. The training length is always one of ``lengths``; where they are not given,
-            they have the preset's proportions to it.
+        seeds: The number of seeds; default the preset's.
+        elsewhere: The runs are for other machines; this machine need not have the device.
+        changes: Fields of `RunConfig`. ``lengths`` always include the training length; the default lengths are the
+            preset's, in proportion to it.
 
     Raises:
-        ValueError, TypeError, FileNotFoundError: A setting breaks a rule; the message says which.
+        ValueError, TypeError, FileNotFoundError: A setting breaks a rule, which the message names.
 
     Example:
         >>> sweep = plan(arms=["rope", "alibi"], train_length=32, steps=10, task="copy")
@@ -96,7 +96,7 @@ def plan(
 
 
 def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
-    """Every setting that all runs share; on this machine its device too, unless it is used elsewhere."""
+    """Check every setting that all runs share; also the device, unless the runs are for other machines."""
     config.check_format()
     if config.task not in TASKS:
         rule, known = "unknown task {task}{hint}", nearest(config.task, TASKS)
@@ -145,7 +145,7 @@ def check_config(config: RunConfig, *, elsewhere: bool = False) -> None:
 
 
 def check_arms(arms: Iterable[str], config: RunConfig) -> None:
-    """Every encoding must be one that can be made for this model, with the scalings it is tested with."""
+    """Check that every encoding can be made for this model, with the scalings that it is tested with."""
     for spec in arms:
         make_encoding(spec, config)
         for scaling, _ in dataclasses.replace(config, spec=spec).tests():
@@ -153,7 +153,7 @@ def check_arms(arms: Iterable[str], config: RunConfig) -> None:
 
 
 def untrained_rows(sweep: Sweep) -> list[str]:
-    """A sentence for each arm whose table has rows that no distance of training reaches."""
+    """A sentence for each arm whose table has rows for distances that do not occur in training."""
     config, sentences = sweep.configs()[0], []
     for spec in sweep.arms:
         longest = getattr(make_encoding(spec, config), "max_distance", 0)
@@ -166,13 +166,13 @@ def untrained_rows(sweep: Sweep) -> list[str]:
 
 
 def how_many_at_once(sweep: Sweep, out: Path, asked: int | None = None) -> int:
-    """How many runs to do in parallel: on a CPU as many as there are cores and memory for, else one.
+    """How many runs to do in parallel: on a CPU as many as cores and memory allow, otherwise one.
 
     Args:
-        asked: A number to use instead.
+        asked: The number to use instead.
 
     Raises:
-        ValueError: That many are not possible.
+        ValueError: This number is not possible.
     """
     config, left = sweep.configs()[0], max(1, len(_unfinished(sweep, out)))
     if asked is not None:
@@ -191,10 +191,10 @@ def how_many_at_once(sweep: Sweep, out: Path, asked: int | None = None) -> int:
 
 
 def check_memory(sweep: Sweep, workers: int = 1) -> None:
-    """The models in training must fit into the memory of this machine, where that is what they are trained in.
+    """Check that the models in training fit in this machine's memory, if they are trained in it.
 
     Raises:
-        MemoryError: They do not.
+        MemoryError: They do not fit.
     """
     config = sweep.configs()[0]
     needed, free = least_training_memory(config), free_memory()
@@ -217,16 +217,16 @@ def _unfinished(sweep: Sweep, out: Path) -> list[RunConfig]:
 
 
 def check_room(sweep: Sweep, out: Path, workers: int = 1) -> None:
-    """The disk must have room for the checkpoints, weights and lines of all runs that are still to be done.
+    """Check that the disk has space for the checkpoints, weights and lines of all remaining runs.
 
     Raises:
-        DiskFull: It has not.
+        DiskFull: It has too little space.
     """
     config, left = sweep.configs()[0], len(_unfinished(sweep, out))
     if not left:
         return
     weights = 4 * parameters_of(make_model(config))
-    # The weights of finished runs stay; a run in progress has two checkpoints while it replaces one.
+    # The weights of finished runs stay; a run in progress has two checkpoints while it replaces the old one.
     needed = left * (weights + 300 * config.steps) + workers * 6 * weights
     folder = out
     while not folder.exists():
@@ -255,11 +255,11 @@ def run_all(
 ) -> None:
     """Do every run that is not over: one after the other in this process, or in parallel in others.
 
-    A run that diverges is over, and does not stop the others. How many run at once changes none of their numbers.
+    A run that diverges is over, and does not stop the others. The number of parallel runs does not change results.
 
     Args:
-        processes: Those that train each model together.
-        workers: Runs at once, in processes of their own (`run_side_by_side` has the conditions).
+        processes: The processes that train each model together.
+        workers: The number of parallel runs, in separate processes (`run_side_by_side` has the conditions).
     """
     progress, processes = progress or Progress(), processes or Processes()
     if processes.main:
@@ -280,7 +280,7 @@ def run_all(
 
 
 def begin(sweep: Sweep, out: Path, progress: Progress, workers: int = 1) -> None:
-    """Write ``sweep.json``, and say what will be done and where its records are."""
+    """Write ``sweep.json``, and print what will be done and where the records are."""
     sweep.save(out)
     at_once = f", {workers} at once" if workers > 1 else ""
     progress.say(f"{words.plural(len(sweep.configs()), 'run')}{at_once}, records in {out}")

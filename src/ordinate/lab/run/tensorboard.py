@@ -11,9 +11,9 @@ from ..records import Metric
 
 
 class EventFile:
-    """An observer that writes the lines of a run's metrics.
+    """An observer that writes the lines of a run's metrics as events.
 
-    An interrupted run writes its events again from its records, so that no step is there twice; a run that is over
+    A resumed run writes all its events again from its records, so that no step is there twice; a run that is over
     writes none, and its events stay.
     """
 

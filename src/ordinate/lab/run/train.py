@@ -41,18 +41,18 @@ from .progress import Progress
 from .run_lock import lock_run
 from .stopping import stop_requests
 
-#: Called with every line of the metrics, those of an interrupted run first.
+#: Called with every line of the metrics; for a resumed run, first with the earlier lines.
 Observer = Callable[[Metric], None]
 
-# Losses are read from the device every so many steps: reading each one would make the device wait.
+# Losses are read from the device once in this many steps, because reading makes the device wait.
 _STEPS_A_READING = 10
 
-# At most so many seconds of work are lost, plus a step.
+# An interruption loses at most this many seconds of work, plus a step.
 _SECONDS_A_CHECKPOINT = 60.0
 
 
 def no_observers(directory: Path) -> Iterable[Observer]:
-    """None."""
+    """No observers."""
     return ()
 
 
@@ -64,21 +64,21 @@ def train_and_evaluate(
     observers: Iterable[Observer] = (),
     processes: Processes | None = None,
 ) -> None:
-    """Do one run and write its records into a directory, alone: another process that does this run is waited for.
+    """Do one run and write its records into a directory; waits for another process that does this run.
 
-    A run that is over is not repeated. An interrupted one goes on from its last checkpoint and ends with the
-    numbers it would have had; a damaged one is named and starts again. One that diverges is over too, with the
-    reason in its records. A run that is compiled resets PyTorch's compiler for all of this process.
+    A run that is over is not repeated. An interrupted run continues from its last checkpoint and gives the same
+    numbers as without the interruption; a damaged run is named and starts again. A run that diverges is over too, with
+    the reason in its records. A compiled run resets torch.compile for this process.
 
-    SIGINT (Ctrl-C) and SIGTERM save a checkpoint before they become KeyboardInterrupt.
+    After SIGINT (Ctrl-C) or SIGTERM the run saves a checkpoint before KeyboardInterrupt is raised.
 
     Args:
-        processes: Those that train this model together, when there are several.
+        processes: The processes that train this model together, if there are several.
     """
     progress, processes = progress or Progress(), processes or Processes()
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-    )  # cuBLAS gives the same numbers only with this
+    )  # cuBLAS is deterministic only with this setting
     with lock_run(directory) if processes.main else contextlib.nullcontext():
         if processes.broadcast(processes.main and read_run(directory, config).over):
             return
@@ -94,12 +94,12 @@ def train_and_evaluate(
                 else:
                     run.evaluate()
                     run.finish("finished")
-        processes.broadcast(None)  # no process starts the next run before this one is on disk
+        processes.broadcast(None)  # no process starts the next run before this run is on disk
 
 
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """A sum over threads depends on their number."""
+    """Set the number of threads within the block, because sums over threads depend on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -111,7 +111,7 @@ def _threads(number: int) -> Iterator[None]:
 def _prepare(
     config: RunConfig, directory: Path, progress: Progress, processes: Processes
 ) -> checkpoint.State | None:
-    """Make the directory ready, and return the state of an interrupted run."""
+    """Prepare the directory, and return the state of an interrupted run."""
     try:
         state, machines = _interrupted(config, directory)
     except ValueError as damage:
@@ -133,10 +133,10 @@ def _prepare(
 def _interrupted(
     config: RunConfig, directory: Path
 ) -> tuple[checkpoint.State | None, list[dict[str, Any]]]:
-    """The last checkpoint of a run that stopped, if it saved one, and the machines it was on.
+    """The last checkpoint of an interrupted run, if it saved one, and the machines that it ran on.
 
     Raises:
-        ValueError: Its records are damaged.
+        ValueError: The run's records are damaged.
     """
     record = read_run(directory, config)
     if record.state == "damaged":
@@ -192,7 +192,7 @@ class _Run:
             self._observe(metric)
         trained = self.processes.synchronised(self.model)
         if config.compile:
-            torch.compiler.reset()  # of earlier encodings: only a few compiled forms of one code are allowed
+            torch.compiler.reset()  # drops graphs of earlier encodings: torch.compile limits the graphs per function
             trained = torch.compile(trained)  # type: ignore[assignment]
         if config.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -202,7 +202,7 @@ class _Run:
         self.progress.end()
 
     def _train(self, trained: nn.Module, stop_requested: Callable[[], bool]) -> None:
-        """To the last step, or to a checkpoint after a request to stop."""
+        """Train to the last step, or to a checkpoint after a request to stop."""
         config, alone = self.config, self.processes.size == 1
         pending: list[tuple[int, Tensor, Tensor]] = []
         stops = False
@@ -214,7 +214,7 @@ class _Run:
             last = self.step == config.steps
             validates = self.step % config.validate_every == 0 or last
             saves = self.step % config.checkpoint_every == 0 or last
-            if alone:  # several processes decide together, when they read their losses
+            if alone:  # several processes decide together, when they read losses
                 saves |= stop_requested() or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if not (validates or saves or len(pending) == _STEPS_A_READING):
                 continue
@@ -227,7 +227,7 @@ class _Run:
             stops = self.processes.any(stop_requested())
             saves |= stops or time.perf_counter() - saved > _SECONDS_A_CHECKPOINT
             if self.processes.main:
-                if last:  # before testing changes the peak of the device's memory
+                if last:  # before evaluation changes the device's peak memory
                     self._append(kind="cost", **self._cost())
                 if saves:
                     self._save()
@@ -236,7 +236,7 @@ class _Run:
             started = time.perf_counter()
 
     def _step(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """One step of the optimizer; its loss over the whole batch and the length of its gradient."""
+        """One optimizer step; returns the loss over the full batch and the norm of the gradient."""
         config = self.config
         batch = self.task.training_batch(config.seed, self.step, config.batch, config.train_length)
         count = (batch.targets != IGNORED).sum()
@@ -246,7 +246,7 @@ class _Run:
             group["lr"] = rate * group["factor"]
         with torch.autocast(config.device, torch.bfloat16, enabled=config.dtype == "bfloat16"):
             logits = model(tokens)
-        # Gradients are averaged over processes, but are to be the sum of their parts.
+        # Gradients are averaged over processes, but must be their sum.
         loss = token_losses(logits, targets).sum() / count.item()
         (loss * self.processes.size).backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -269,7 +269,7 @@ class _Run:
         self.progress.update(self.step, f"loss {numbers[-1][1]:.3f}, {speed:,.0f} tokens/s")
 
     def _validate(self) -> None:
-        """The main process computes the loss, and all get it: they go on or diverge together."""
+        """The main process computes the loss and broadcasts it, so that all continue or diverge together."""
         main = self.processes.main
         loss = self.processes.broadcast(
             validation_loss(self.model, self.task, self.config) if main else None
@@ -279,7 +279,7 @@ class _Run:
             self._append(kind="validation", step=self.step, loss=loss)
 
     def _save(self) -> None:
-        prefix = self.metrics.prefix()  # first: the lines before a checkpoint must be on the disk
+        prefix = self.metrics.prefix()  # first, because the lines before a checkpoint must be on disk
         tensors = checkpoint.capture(self.model, self.optimizer)
         state = checkpoint.State(self.config, self.step, self.seconds, prefix, tensors)
         checkpoint.save(state, self.directory / "checkpoint.safetensors")
@@ -329,7 +329,7 @@ class _Run:
         }  # fmt: skip
 
     def _tokens_per_second(self) -> float:
-        """The median over readings: neither compiling, which takes a minute, nor an interruption changes it."""
+        """The median over readings, which neither compilation, which takes a minute, nor an interruption changes."""
         readings = {line["seconds"]: line["tokens"] for line in self.metrics.of_kind("train")}
         times, tokens = [0.0, *readings], [0, *readings.values()]
         return statistics.median(
@@ -337,7 +337,7 @@ class _Run:
         )
 
     def finish(self, state: str, reason: str = "") -> None:
-        """Write how the run ended, after which it is over."""
+        """Write the result, after which the run is over."""
         if not self.processes.main:
             return
         name, directory = self.directory.name, self.directory
@@ -369,7 +369,7 @@ class _Run:
         )
         (directory / "checkpoint.safetensors").unlink(missing_ok=True)
         record = read_run(directory, self.config)
-        if not record.over:  # another program, or the disk, has changed a file
+        if not record.over:  # another program, or a disk error, has changed a file
             self.progress.say(f"{name} is damaged and does not count: {record.reason}")
 
     def _append(self, **metric: Any) -> None:

@@ -1,8 +1,8 @@
-"""Runs in parallel on this machine: spawned processes, one run in each at a time, reused from run to run.
+"""Parallel runs on this machine: spawned processes, one run at a time in each, reused for the next run.
 
-Small models that train on one thread each finish sooner than one after the other on all cores; and where other programs
-use the cores too, threads that wait for each other at every operation become very slow. A process that is lost takes
-its run with it and no other.
+Small models in parallel on one thread each finish sooner than one after the other on all cores; and if other programs
+use the cores too, threads that wait for each other at every operation become very slow. A process that is lost loses
+only its own run.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .train import Observer, train_and_evaluate
 
 Observers = Callable[[Path], Iterable[Observer]]
 
-# Of a process with PyTorch, before it holds a model.
+# The memory of a process with PyTorch, before it has a model.
 PROCESS_BYTES = 300_000_000
 
-# Seconds between two checks whether the runs are to stop.
+# Seconds between two checks whether the runs should stop.
 _POLL_SECONDS = 0.2
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: fewer than there are under an affinity mask or in a container."""
+    """The number of cores that this process may use; an affinity mask or a container may limit it."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         cores = len(os.sched_getaffinity(0))
     else:
@@ -55,7 +55,7 @@ def usable_cores() -> int:
 
 
 def _quota(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> float:
-    """Cores' worth of time that Linux's control groups (v2, then v1) allow; infinite without a limit."""
+    """The number of cores that Linux's control groups (v2, then v1) allow; infinite without a limit."""
     try:
         lines = groups.read_text().splitlines()
         own = root / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
@@ -77,16 +77,16 @@ def run_side_by_side(
 ) -> None:
     """Do the runs of these directories that are not over, several at once.
 
-    SIGINT (Ctrl-C) and SIGTERM let every run save a checkpoint before they become KeyboardInterrupt; a second
-    Ctrl-C does not.
+    After SIGINT (Ctrl-C) or SIGTERM every run saves a checkpoint before KeyboardInterrupt is raised; after a second
+    Ctrl-C it does not.
 
     Args:
-        observers: Makes the observers of a run, in the process that does it. A function of a module: one of a script
-            makes each process import the script anew, which then needs ``if __name__ == "__main__":``.
+        observers: Makes the observers of a run, in the process of the run. It should be a function of a module: for
+            one of a script, each process imports the script, which then needs ``if __name__ == "__main__":``.
 
     Raises:
-        RunFailed: Some were not done; the others were.
-        OSError, MemoryError: The reason why the first of them was not: no room on disk, or a file in the way.
+        RunFailed: Some runs failed; the others are done.
+        OSError, MemoryError: The error of the first failed run: no space on disk, or a file in the way.
         ValueError: An encoding was registered whose class other processes cannot import.
     """
     entries = registered_entries(config.spec for config in configs.values())
@@ -102,7 +102,7 @@ def run_side_by_side(
 
 
 class _Worker:
-    """One process, as the parent sees it."""
+    """The parent's handle of one process."""
 
     def __init__(self, observers: Observers, entries: tuple[Entry, ...], progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
@@ -121,7 +121,7 @@ class _Worker:
 
 
 class _Pool:
-    """The parent's side: which process does which run, and how each run ended."""
+    """The parent: sends runs to processes and handles how each run ended."""
 
     def __init__(
         self, configs: Mapping[Path, RunConfig], out: Path, progress: Progress, observers: Observers,
@@ -176,7 +176,7 @@ class _Pool:
         worker.connection.close()
 
     def _lost(self, worker: _Worker) -> None:
-        """A process ended during a run; another one is started, and the run is left for --resume."""
+        """Handle a process that ended during a run: start another process; --resume can continue the run."""
         worker.connection.close()
         self._remove(worker)
         sentence = (
@@ -188,14 +188,14 @@ class _Pool:
             self._start(worker.progress)
 
     def _stop(self) -> None:
-        """Close all connections, at which each run saves a checkpoint and its process ends."""
+        """Close all connections: each run then saves a checkpoint and its process ends."""
         workers = self.workers.values()
         for worker in workers:
             worker.connection.close()
         try:
             for worker in workers:
                 worker.process.join()
-        finally:  # after a second Ctrl-C, too
+        finally:  # also after a second Ctrl-C
             for worker in workers:
                 worker.process.kill()
 
@@ -222,7 +222,7 @@ def _sigint_blocked_in_children() -> Iterator[None]:
 
 @contextmanager
 def _without_script_in_children(observers: Observers) -> Iterator[None]:
-    """A process started in the block imports the script that is run, or standard input, only for such observers."""
+    """A process started in the block imports the main script, or standard input, only if observers need it."""
     script = sys.modules["__main__"]
     if b"__main__" not in pickle.dumps(observers):
         sys.modules["__main__"] = ModuleType("__main__")
@@ -232,14 +232,14 @@ def _without_script_in_children(observers: Observers) -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-# The process's side
+# Inside the process
 
 
 def _work(connection: Connection, observers: Observers, entries: tuple[Entry, ...]) -> None:
-    """Do one run after the other, until there are no more or the parent is gone."""
+    """Do one run after the other, until there are no more or the parent has ended."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends it to all processes; the parent decides
+    )  # a terminal sends SIGINT to all processes; the parent handles it
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         jobs: queue.SimpleQueue[tuple[RunConfig, Path] | None] = queue.SimpleQueue()
@@ -249,27 +249,27 @@ def _work(connection: Connection, observers: Observers, entries: tuple[Entry, ..
         while job := jobs.get():
             progress.send("over", *_outcome(*job, progress, observers))
     except KeyboardInterrupt:
-        # The run has saved its checkpoint. A second signal must not interrupt the end of the process.
+        # The run has saved its checkpoint. A second signal must not interrupt the exit of the process.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _outcome(
     config: RunConfig, directory: Path, progress: Progress, observers: Observers
 ) -> tuple[Exception | None, str]:
-    """None and no text where a run is over, else its error and the traceback."""
+    """Do a run; returns its error and the traceback, or None and an empty text."""
     try:
         train_and_evaluate(config, directory, progress, observers=observers(directory))
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # this one cannot be sent
+        except Exception:  # the error cannot be pickled
             return RuntimeError(f"{type(error).__name__}: {error}"), traceback.format_exc()
         return error, traceback.format_exc()
     return None, ""
 
 
 def _listen(connection: Connection, jobs: queue.SimpleQueue) -> None:
-    """Pass on what the parent sends; when it is gone, end the run as SIGTERM would, on Windows too."""
+    """Forward what the parent sends; if the parent ends, end the run like SIGTERM, also on Windows."""
     try:
         while True:
             jobs.put(job := connection.recv())
@@ -285,13 +285,13 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 class _Forwarded(Progress):
-    """Sends each call to the parent, which makes it there."""
+    """Forwards each call to the parent's progress."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def send(self, *call: Any) -> None:
-        with suppress(OSError):  # the parent is gone, which `_listen` notices too
+        with suppress(OSError):  # the parent has ended, which `_listen` notices too
             self._connection.send(call)
 
     def begin(self, run: str, phase: str, total: int, done: int = 0) -> None:
