@@ -7,12 +7,15 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from lab_cases import tiny
 
+import ordinate
 from ordinate.files import DiskFull, write_file
 from ordinate.lab.config import RunConfig, run_names
 from ordinate.lab.records import (
@@ -349,3 +352,15 @@ def test_event_files_of_a_run_that_is_over_stay_and_those_of_a_damaged_one_come_
             (tmp_path / "config.json").write_text("{}")
         train_and_evaluate(tiny(), tmp_path, observers=[EventFile(tmp_path / "tensorboard")])
         assert steps() == list(range(1, 13))
+
+
+def test_the_commit_of_a_run_is_the_last_that_changed_any_part_of_the_package(monkeypatch):
+    asked = []
+
+    def answer(command, **_):
+        asked.append(command[-1])
+        return subprocess.CompletedProcess(command, 0, stdout="abc\n" if "log" in command else "")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    assert describe("cpu")["commit"] == "abc"
+    assert asked == [str(Path(ordinate.__file__).parent)] * 2

@@ -56,7 +56,7 @@ def _commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    package = Path(__file__).parents[1]
+    package = Path(ordinate.__file__).parent
     found = subprocess.run(
         ["git", *arguments, "--", str(package)],
         cwd=package, capture_output=True, text=True, check=True, timeout=10,
