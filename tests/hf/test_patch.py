@@ -17,7 +17,7 @@ from torch import nn
 
 from ordinate.hf import patch, register_attention, unpatch
 from ordinate.hf.patching.rotary import _replaced
-from ordinate.rotate.rotation import Rotation
+from ordinate.rotate import rotation
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -40,6 +40,18 @@ def count_calls(monkeypatch, owner, name: str) -> list:
     return calls
 
 
+def count_rotated(monkeypatch) -> list:
+    """Every tensor that ordinate rotates from now on, one entry each."""
+    rotated, original = [], rotation.rotate_pairs
+
+    def counted(tensors, *args):
+        rotated.extend(tensors)
+        return original(tensors, *args)
+
+    monkeypatch.setattr(rotation, "rotate_pairs", counted)
+    return rotated
+
+
 # What ordinate computes
 
 
@@ -49,7 +61,7 @@ def test_every_attention_layer_attends_and_rotates_by_ordinate(name, monkeypatch
     interface = importlib.import_module("ordinate.hf.patching.attention_interface")
     report = patch(model)
     attends = count_calls(monkeypatch, interface, "attention")
-    rotated = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_rotated(monkeypatch)
     logits(model, **inputs(model, mask=True))
     layers = sum(entry.how_many for entry in report.changed if entry.kind.endswith("Attention"))
     assert len(attends) == layers
@@ -189,7 +201,7 @@ def test_another_model_of_the_same_file_rotates_by_its_own_code(monkeypatch):
     patched, plain = build("Llama 2"), build("Llama 2")
     before = logits(plain, input_ids=tokens())
     patch(patched)
-    rotated = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_rotated(monkeypatch)
     assert torch.equal(logits(plain, input_ids=tokens()), before)
     assert rotated == []
     third = build("Llama 2")
@@ -577,7 +589,7 @@ def test_a_family_whose_config_is_not_read_is_rotated_by_its_own_frequencies(mon
     monkeypatch.setattr(patching, "from_config", unread)
     model = build("Llama 3.1")
     expected = logits(model, input_ids=tokens())
-    rotated = count_calls(monkeypatch, Rotation, "_turn")
+    rotated = count_rotated(monkeypatch)
     report = patch(model)
     torch.testing.assert_close(logits(model, input_ids=tokens()), expected, **close)
     assert rotated
@@ -604,9 +616,9 @@ def test_a_model_that_would_answer_otherwise_is_refused_and_left_as_it_was(monke
     given = inputs(model, mask=True)
     random_state, before = torch.get_rng_state(), logits(model, **given)
     monkeypatch.setattr(interface, "attend", lambda *args, **kwargs: right(*args, **kwargs) * 1.01)
-    rotate = Rotation.apply_both
+    rotate = rotation.Rotation.apply_both
     with monkeypatch.context() as wrong:
-        wrong.setattr(Rotation, "apply_both", lambda *args: [x * 1.01 for x in rotate(*args)])
+        wrong.setattr(rotation.Rotation, "apply_both", lambda *args: [x * 1.01 for x in rotate(*args)])
         with pytest.raises(
             ValueError,
             match=r"model must answer as before .* got LlamaForCausalLM with answers 0\.\d+ of",

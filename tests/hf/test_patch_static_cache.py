@@ -14,7 +14,7 @@ from test_patch_compile import Graphs
 from torch import Tensor, nn
 
 from ordinate.hf import patch
-from ordinate.rotate.rotation import Rotation
+from ordinate.rotate import rotation
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*should not be instantiated:DeprecationWarning"
@@ -100,7 +100,7 @@ def test_a_static_cache_gives_what_a_growing_one_does_by_ordinate(name, padded, 
         monkeypatch.setattr(owner, what, counted)
 
     count(importlib.import_module("ordinate.hf.patching.attention_interface"), "attention")
-    count(Rotation, "_turn")
+    count(rotation, "rotate_pairs")
     growing = in_pieces(model, transformers.DynamicCache, padded)
     of_growing = dict(calls)
     calls.clear()
