@@ -124,5 +124,5 @@ def test_a_report_says_of_which_text_it_is_and_what_it_can_be_compared_with(tmp_
     narrative = read_report(tmp_path).narrative
     text = "the standard library of CPython 3.11.7, 9 files, 1.0 MB, fingerprint 0123456789abcdef"
     assert ("text", text) in narrative.facts
-    assert "Every patch version of Python has another library" in narrative.caution
+    assert "Every patch version of Python has another standard library" in narrative.caution
     assert "only if its text has this fingerprint, 0123456789abcdef" in narrative.caution
