@@ -27,8 +27,7 @@ from torch import Tensor
 
 import ordinate
 from environment import describe
-from ordinate.rotate import fused
-from ordinate.rotate import rotation_cache as kept
+from ordinate.rotate import fused, rotation_cache
 from ordinate.rotate.pairs import rotate_pairs_reference
 
 DEVICE = torch.device("cuda")
@@ -144,7 +143,7 @@ def peers(layout: str, q_len: int) -> dict[str, Callable[[Tensor, Tensor], objec
     turn = {"interleaved": layout == "interleaved"}
 
     def anew(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        kept._kept.clear()
+        rotation_cache._cache.clear()
         return rope.rotate(q, k)
 
     found: dict[str, Callable] = {
