@@ -103,7 +103,8 @@ class Rotation:
         dtype = compute_dtype(q.dtype)
         q_tables = k_tables = self.cos_sin(dtype)
         k_dtype = dtype if k.dtype == q.dtype else compute_dtype(k.dtype)
-        if k_rotation is not self or k_dtype != dtype:
+        same_tables = k_rotation is self and k_dtype == dtype
+        if not same_tables:
             k_tables = k_rotation.cos_sin(k_dtype)
         one_layout = self.layout == k_rotation.layout
         if one_layout and fused.supports(q, k) and not _learns(q_tables, k_tables):
@@ -114,7 +115,7 @@ class Rotation:
                 fused.rotate_(q, k, q_tables, k_tables, interleaved=interleaved)
                 return q, k
         cos, sin = q_tables
-        if k_tables is q_tables and k_rotation is self:
+        if same_tables:
             q_turned, k_turned = rotate_pairs([q, k], cos[:, None], sin[:, None], self.layout)
         else:
             (q_turned,) = rotate_pairs([q], cos[:, None], sin[:, None], self.layout)
