@@ -121,7 +121,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_contents(folder: Path) -> None:
-    """Remove all but the lock, which whoever holds it removes last."""
+    """Remove all but the lock, which its holder removes last."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
